@@ -15,8 +15,8 @@ from certimap.circuits.plan import Plan
 from certimap.core.domain import Domain
 from certimap.core.rounding import ULP
 
-# What ln of the mass of a cell is at least, if it is possible: exponents of two of products of thousands of them
-# stay whole numbers. What is raised to it lies below any p* that is not itself e^-1e9.
+# Lower limit on ln of the mass of a possible cell: binary exponents of products of thousands of masses then stay
+# whole numbers. Raised masses lie below any p* that is not itself e^-1e9.
 LEAST_LOG_MASS = -1e9
 Edges = Sequence[NDArray[np.float64] | None]
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
 
 LN_2 = math.log(2.0)
-# The states of so many variables, 64 rows of them, outgrow a core's cache; in any other order than the memory's,
-# nothing would be fetched ahead of its use.
+# 64 rows of states of this many variables outgrow a core's cache. Only access in memory order lets the processor
+# prefetch them.
 MANY_VARIABLES = 4096
 LN_UNIT = UNIT_BITS * LN_2
 NUMBERS_TOGETHER = 2**16  # numbers split together: temporary arrays stay small and in cache

@@ -144,7 +144,7 @@ def _kept_or_built(
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
     """Return p(q | e), up to a constant factor, in a representation built almost at once.
 
-    Its solvers have an immediate answer, and prove what they can.
+    Its solvers have an immediate answer, and prove a bound if possible.
 
     Parameters
     ----------

@@ -34,12 +34,12 @@ OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.two_sided:TwoSidedN
 # Time for building a tree, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
 STAGES = 4  # products, conditioning, contraction, laying out
-# Work up to which a tree of conditional tables is made at once: rows of evidence share it, at less than one
-# elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
+# Work up to which a tree of conditional tables is made at once: rows of evidence share it, and up to this size
+# that costs less than one elimination per row (public BIF networks of 20 to 76 variables, 120 rows each).
 BYTES_PER_SCOPE = 500  # memory of a cached order, per scope
 SMALL_TREE = 2.0**14
-FEWEST_CUT = 150  # variables; an order of fewer takes no longer than to see whether a cut does
-FAR_BEYOND = 16.0  # times the entries that may be held: no better order makes up for that
+FEWEST_CUT = 150  # variables; with fewer, finding an order takes no longer than testing for a cut
+FAR_BEYOND = 16.0  # times the allowed entries: no better order can make up for that
 _MAY_BE_CUT = Named("certimap.conversions.from_wide_networks:may_be_cut")
 _AS_NETWORK = Named("certimap.conversions.from_wide_networks:as_network")
 TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)

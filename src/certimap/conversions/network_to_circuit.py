@@ -284,10 +284,10 @@ class _Groups:
     Attributes
     ----------
     row, key, log_weight, start, size
-        Of each group: its row, its combination of nodes, the log of its total weight, and where its
+        Per group: its row, its combination of nodes, the log of its total weight, and where its
         entries are among the sorted ones.
     state, weight
-        Of each sorted entry: the state of the eliminated variable, and its log weight.
+        Per sorted entry: the state of the eliminated variable, and its log weight.
     """
 
     def __init__(self, rows: Ints, states: Ints, keys: Ints, log_weights: Floats) -> None:

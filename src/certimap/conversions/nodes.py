@@ -14,8 +14,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Hashes = NDArray[np.uint64]
 
-# Log weights closer than this count as equal when nodes are compared: rows of a table that are equal but for
-# rounding then share their circuits. The error it makes is below that of summing in float64.
+# Log weights closer than this are equal in comparisons of nodes: rows of a table that differ only by rounding
+# then share their circuits. The resulting error is below the error of summing in float64.
 LOG_WEIGHT_GRAIN = 2.0**-42
 
 

@@ -189,7 +189,7 @@ class WindowedProber(NormalsProber):
         self.whole: NormalArrays = self.normals
         self.work *= 4
         weights, sds = self.windows.weights, self.windows.sds
-        # ln of a mass bends down, in the conditional mean, at most as much as that of the density of a value.
+        # In the conditional mean, ln of a mass has at most the negative curvature of ln of a value's density.
         self.steepest: Floats = self.whole.precisions + np.einsum("khd,khe,kh->kde", weights, weights, sds**-2)
 
     def probe(self, boxes: SearchBoxes) -> Answers:

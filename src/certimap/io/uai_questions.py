@@ -28,7 +28,7 @@ def read_evidence(
         The layout. None takes "cases" if the first line is one number and as many lines of the right
         length follow; else "single" if the file has 1 + 2k numbers; else "cases".
     encoding
-        Of the text; None stands for UTF-8.
+        Encoding of the text; None means UTF-8.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path:
     cases
         State numbers by variable number: one case, or several.
     path
-        Where to.
+        The file to write.
     """
     if isinstance(cases, Mapping):
         text = _evidence_line(cases)
@@ -116,7 +116,7 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     path
         The file.
     encoding
-        Of the text; None stands for UTF-8.
+        Encoding of the text; None means UTF-8.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def write_query(variables: Sequence[int], path: AnyPath) -> None:
     variables
         Variable numbers.
     path
-        Where to.
+        The file to write.
     """
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
@@ -168,7 +168,7 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
     path
         The file.
     encoding
-        Of the text; None stands for UTF-8.
+        Encoding of the text; None means UTF-8.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def write_mpe(states: Sequence[int], path: AnyPath) -> None:
     states
         State numbers of all variables.
     path
-        Where to.
+        The file to write.
     """
     write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
 
@@ -236,6 +236,6 @@ def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
     assignment
         State numbers by variable number.
     path
-        Where to.
+        The file to write.
     """
     write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")

@@ -103,7 +103,7 @@ def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDA
     """Fill in bounds on the errors of inner nodes' log masses, in units of the last place of 1.
 
     Each sum of logs has an error relative to its size, each log-sum-exp slightly more. Errors of a product's
-    children add up; those of a sum's children do not. `out` holds the leaves' errors on entry.
+    children add up; errors of a sum's children do not. `out` holds the leaves' errors on entry.
     """
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
