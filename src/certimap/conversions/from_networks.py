@@ -184,6 +184,9 @@ ROWS = (
         _later("maximisation"),
         _is_maximisation,
     ),
+    Row("relaxed network", Network, OF_RELAXATION, _later("relaxed_size"), _later("relaxed")),
+    Row("relaxed network, two-sided", Network, OF_TWO_SIDES, _later("two_sided_size"), _later("two_sided")),
+    # last: solvers that need no draws must not wait for the sum
     Row(
         "streamed elimination",
         Network,
@@ -192,6 +195,4 @@ ROWS = (
         _later("streamed"),
         _is_wanted,
     ),
-    Row("relaxed network", Network, OF_RELAXATION, _later("relaxed_size"), _later("relaxed")),
-    Row("relaxed network, two-sided", Network, OF_TWO_SIDES, _later("two_sided_size"), _later("two_sided")),
 )
