@@ -1,7 +1,7 @@
-"""Rows of conditional tables: what counts as adding to 1, and the rows of zeros that are legal.
+"""Rows of conditional tables: the tolerance for sums of 1, and legal rows of zeros.
 
-A row of zeros stands for a configuration of the parents that cannot occur (linkage networks have them): it gives
-that configuration the weight 0. Where the parents can reach it, the network is an unnormalised product.
+A row of zeros marks a configuration of the parents that cannot occur (as in linkage networks) and gives it weight
+0. If the parents can reach it, the network is an unnormalised product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACCEPTED = 1e-3 + 1e-12  # rows this close to 1 are renormalised; sums of decima
 
 
 def row_totals(factor: Factor) -> Floats:
-    """Return what the rows (last axis) of a factor add to; -1 where a row is so small that its sum is not held."""
+    """Return the sums of a factor's rows (last axis); -1 for a row too small to sum."""
     if not factor.in_logs:
         return factor.table.sum(axis=-1)
     logs = log_sum(factor.log_table, factor.log_table.ndim - 1)
@@ -32,12 +32,12 @@ def row_totals(factor: Factor) -> Floats:
 
 
 class RowNormaliser:
-    """Renormalises rows that nearly add to 1, and warns once for all of a model.
+    """Renormalises rows that nearly add up to 1, and warns once per model.
 
     Parameters
     ----------
     name
-        What the warning calls the model.
+        The model's name in the warning.
     """
 
     def __init__(self, name: str) -> None:
@@ -46,7 +46,7 @@ class RowNormaliser:
         self.worst = 0.0
 
     def __call__(self, factor: Factor) -> tuple[Factor, tuple[int, ...] | None]:
-        """Return a factor whose rows add to 1 or are zeros, and the first row that does neither by too much."""
+        """Return a factor with rows that add up to 1 or are zeros, and the first unacceptable row or None."""
         totals = row_totals(factor)
         off = np.where(totals == 0.0, 0.0, np.abs(totals - 1.0))
         if np.all(off <= EXACT):

@@ -1,4 +1,4 @@
-"""The order of least fill in plain Python, for graphs that are done before a kernel would be loaded."""
+"""Min-fill ordering in plain Python, for graphs that take less time than loading a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from certimap.networks.kernels.orders import GRAIN, HIDDEN, LAST, OVER, QUERIED,
 def least_fill(
     near: list[set[int]], own: Sequence[int], stage: Sequence[int], rule: Rule, most_entries: float
 ) -> list[tuple[int, set[int]]] | None:
-    """Return what `kernels.orders.eliminate` would eliminate by least fill: each variable with its separator.
+    """Return the min-fill order of `kernels.orders.eliminate`, each variable with its separator.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def least_fill(
         is_late = stage[v] == HIDDEN and weight[v] > rule.first_limit
         return QUERIED if is_late else stage[v], missing[v], weight[v], v
 
-    ranks = {v: rank(v) for v in range(len(near))}  # of the variables that are left
+    ranks = {v: rank(v) for v in range(len(near))}  # of the remaining variables
     heap, found, entries = list(ranks.values()), list[tuple[int, set[int]]](), 0.0
     heapify(heap)
     while heap:

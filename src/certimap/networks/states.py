@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class QueryStates:
-    """Where the states of the query variables are in a problem.
+    """The numbering of the query variables' states in a problem.
 
     Attributes
     ----------

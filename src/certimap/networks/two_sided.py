@@ -1,4 +1,4 @@
-"""Networks in which even the sum at a point is too wide: its value is known between two sides."""
+"""Networks in which even the sum at a point is too wide: its value is bounded from both sides."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from certimap.networks.support import supported_states
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-PART_WORK = 2.0**20  # table entries that summing a part of the nuisance variables may cost per point
-UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation whose bound is the upper side
+PART_WORK = 2.0**20  # table entries per point for summing a part of the nuisance variables
+UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation for upper bounds
 TEMPERATURE, UPPER_STEPS = 0.1, 8
 UPPER_WORK = 6_000_000  # entries of the relaxation times steps: a large one gets fewer, and one at least
 CLIMB_WORK = 2.0**22
@@ -30,24 +30,24 @@ ROUNDS = 32  # resolution (one part in this many) of the number of nuisance vari
 
 @dataclass(frozen=True, eq=False)
 class TwoSidedNetworkPosterior(NetworkPosterior):
-    """A network and a query whose nuisance variables do not even sum at a single point.
+    """A network and a query whose nuisance variables cannot be summed out even at a single point.
 
-    Below, some nuisance variables are fixed at likely states (found once, whatever the point) and the others
-    summed: each term of a sum of nonnegative numbers is at most the sum. Above, a relaxed tree is bounded within
-    the point. Both are made when first asked for, without a look at the clock: values of points never change.
+    Lower bound: some nuisance variables are fixed at likely states (found once, whatever the point) and the others
+    summed; a partial sum of nonnegative numbers is at most the sum. Upper bound: a relaxed tree within the point.
+    Both are made on first use, independently of the clock, so that values of points never change.
     """
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """The lower sides of points."""
+        """The evaluator of lower bounds of points."""
         return Evaluator(part_of(self.problem), self.prepared.query, self.workers)
 
     def log_prob(self, points: Points) -> Floats:
-        """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower side."""
+        """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower bound."""
         return super().log_prob(points) - self.evaluator.log_slack
 
     def log_prob_interval(self, points: Points) -> LogInterval:
-        """Return natural logs between which ln p(q, e) of each row lies, shape (batch,) each.
+        """Return lower and upper bounds on ln p(q, e) of each row, shape (batch,) each.
 
         Cost: one sum of a part and one upward pass of the relaxation per row.
         """

@@ -1,4 +1,4 @@
-"""Whether a network is far too wide for tables, told without an elimination order of all of it."""
+"""A quick test of whether a network is far too wide for tables, without a full elimination order."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from certimap.networks.joined import flattened
 
 FEW_VARIABLES = 1000  # an order of this many is found instantly
-PART = 4000  # variables that are looked at
+PART = 4000  # variables in the part
 BITS = 50.0  # log2 of the entries of a table; other orders may take half of that, and even this fits nowhere
 
 
 def looks_too_wide(scopes: Sequence[Collection[int]], sizes: Mapping[int, int]) -> bool:
-    """Return whether the orders that a quick rule finds end in tables of more than 2^`BITS` entries.
+    """Return whether a quick rule's order leads to tables of more than 2^`BITS` entries.
 
-    A variable of fewest neighbours goes first, in the part around one of most: what is too wide in a part is so in
-    the whole. Cost: some .1 s, whatever the size of the network, after one pass over its scopes.
+    The rule is min-degree, applied to the part around a variable of highest degree: if a part is too wide, so is
+    the whole. Cost: some 0.1 s, whatever the size of the network, after one pass over its scopes.
     """
     if len(sizes) <= FEW_VARIABLES:
         return False
@@ -45,7 +45,7 @@ def looks_too_wide(scopes: Sequence[Collection[int]], sizes: Mapping[int, int]) 
 def _part(
     scopes: Sequence[Collection[int]], sizes: Mapping[int, int]
 ) -> tuple[dict[int, set[int]], NDArray[np.float64]]:
-    """Return the neighbours of each of the variables around one of most, and the bits of every one's states."""
+    """Return the neighbours of the variables around the one of highest degree, and log2 of all states."""
     sparse: Any = import_module("scipy.sparse")
     graphs: Any = import_module("scipy.sparse.csgraph")
     names = np.fromiter(sizes, np.int64, len(sizes))

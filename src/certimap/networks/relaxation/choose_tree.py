@@ -1,4 +1,4 @@
-"""Which elimination to relax: none where an order without copies fits, else the least split that fits."""
+"""Chooses the elimination to relax: one without copies if it fits, else the least split that fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RelaxationPlan:
 
 
 def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
-    """Return the exact tree where it fits, else the split one of the same order.
+    """Return the exact tree if it fits, else the split tree of the same order.
 
     Raises TimeUp when the `control` asks to stop before there is an order.
     """
@@ -45,14 +45,14 @@ def first_tree(problem: Problem, max_entries: float, bits: float, control: Contr
 
 
 def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
-    """Return the tree of nuisance-first elimination, whose bound is the value; None where it is too large."""
+    """Return the tree of nuisance-first elimination, whose bound is exact; None if it is too large."""
     return _unsplit(problem, nuisance_first(problem), max_entries)
 
 
 def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:
-    """Return a tree without copies in which some query variables go before nuisance ones; None where none fits.
+    """Return a tree without copies that eliminates some query before nuisance variables, or None if none fits.
 
-    Its bound takes maxima inside of sums there: it may be closer than that of a split tree, or not.
+    Its bound takes maxima inside sums for them; it may be tighter or looser than a split tree's bound.
     """
     if not problem.nuisance or not problem.query:
         return None

@@ -1,4 +1,4 @@
-"""Assignments read off a relaxation: as its tables have them, or among those that no table gives probability 0."""
+"""Decodes an assignment from a relaxation, greedily or restricted to assignments of nonzero probability."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from certimap.networks.relaxation.split_tree import Mask, SplitTree
 from certimap.networks.support import Guide, supported_states
 
 Bools = NDArray[np.bool_]
-PROBES = 16  # of the relaxation on the way to a possible assignment
+PROBES = 16  # bounds of the relaxation per search for a possible assignment
 
 
 def decode(
@@ -25,8 +25,8 @@ def decode(
     Each variable, last eliminated first, takes the state of the largest sum over its copies, given the states
     chosen before: copies need not agree, and the tables may give the assignment probability 0.
 
-    Cost: one upward pass; with nuisance variables one probe. `scratch` as a bound of the same mask left it
-    saves the pass. Raises TimeUp as `SplitTree.bound` does.
+    Cost: one upward pass; with nuisance variables one probe. A `scratch` from bounding the same mask saves the
+    pass. Raises TimeUp like `SplitTree.bound`.
     """
     clock = clock or PassClock()
     row = tree.full_mask() if mask is None else mask
@@ -55,18 +55,18 @@ def decode(
 def decode_possible(
     tree: SplitTree, mask: Mask, clock: PassClock, should_stop: Callable[[], bool]
 ) -> dict[int, int] | None:
-    """Return states of all variables that no table gives probability 0, as the relaxation would have them.
+    """Return a possible assignment of all variables, guided by the relaxation, or None if none is found soon.
 
-    Variables are decided one by one, each to the state of the largest bound, and zeros propagated in between; the
-    bounds are those of the states left at `PROBES` times. None where no assignment is found soon.
+    Variables are fixed one by one, each at the state of the largest bound, and zeros are propagated in between.
+    The bounds are recomputed for the remaining states `PROBES` times.
 
-    Cost: so many probes, and per variable about one pass over the tables whose variables lose states.
+    Cost: `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
     """
     return supported_states(tree.problem, should_stop, _BoundGuide(tree, mask, clock))
 
 
 class _BoundGuide(Guide):
-    """Picks states of large bounds."""
+    """Chooses states of large bounds."""
 
     def __init__(self, tree: SplitTree, mask: Mask, clock: PassClock) -> None:
         self._tree, self._clock = tree, clock

@@ -1,4 +1,4 @@
-"""Passes over the regions of a split tree, cut into pieces between which the clock is looked at."""
+"""Passes over the regions of a split tree, cut into pieces with checks of the clock in between."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from certimap.networks.kernels.split_up import Scratch, TreeArrays
 Floats = NDArray[np.float64]
 Kind = Literal["up", "gradient", "down"]
 PIECE = 2.0**26  # inputs read in one piece: a fraction of a second
-SHORT = 2.0**23  # inputs of a pass that is not worth a look at the clock
+SHORT = 2.0**23  # inputs of a pass too short for a check of the clock
 SECONDS_PER_INPUT = 2e-10  # until a piece has been timed; less than any machine takes
 DOING = "passing over the tables of a relaxation"
 
 
 class PassClock:
-    """Foresees what ends in time, from the pace of the pieces before.
+    """Predicts whether a piece will end in time, from the pace of earlier pieces.
 
     Parameters
     ----------
     control
-        The run's; None for passes without a limit.
+        The limits of the run; None for passes without a limit.
     """
 
     def __init__(self, control: Control | None = None) -> None:
@@ -37,7 +37,7 @@ class PassClock:
     def pieces(self, tree: TreeArrays, s: Scratch, kind: Kind) -> Iterator[tuple[int, int]]:
         """Yield (first, last) of consecutive regions, from the leaves up for "up" and from the roots down else.
 
-        A pass of a few hundredths of a second is not stopped: it may be what an improvement before is worth.
+        A pass of a few hundredths of a second is not stopped, because an earlier improvement may depend on it.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class PassClock:
                 yield first, last
 
     def check(self, tree: TreeArrays, n_passes: float) -> None:
-        """Raise TimeUp when the run should stop, or so many upward passes would not end in time."""
+        """Raise TimeUp when the run should stop, or `n_passes` upward passes would not end in time."""
         self.control.check(DOING)
         pace = self._paces["up"].seconds_per_unit
         if n_passes * float(inputs_of(tree).sum()) * pace > self.control.seconds_left:
@@ -61,7 +61,7 @@ class PassClock:
 
 
 def inputs_of(tree: TreeArrays, n_states: NDArray[np.int64] | None = None) -> Floats:
-    """Return how many inputs one pass reads in each region, where every variable has so many states."""
+    """Return how many inputs one pass reads in each region, given the number of states of each variable."""
     sizes = (tree.n_states if n_states is None else n_states)[tree.axes].astype(np.float64)
     if not len(sizes):
         return np.zeros(0)

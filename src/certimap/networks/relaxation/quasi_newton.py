@@ -21,17 +21,17 @@ MAX_TRIALS = 12
 class QuasiNewton:
     """L-BFGS (Nocedal 1980) with a backtracking line search; plain data between steps.
 
-    scipy's routine for bounded problems takes several times as long as the passes that it asks for, and starts
-    from nothing at every call; here the memory outlives pauses.
+    scipy's routine for bounded problems takes several times as long as the passes that it requests, and loses its
+    memory between calls; here the memory outlives pauses.
 
     Attributes
     ----------
     x, value, slope
         The point, its value and gradient.
     changes, slope_changes
-        The last steps and what they did to the gradient.
+        The last steps and the changes of the gradient.
     is_flat
-        Whether no step brought anything any more.
+        Whether the last step no longer helped.
     """
 
     x: Floats
@@ -63,9 +63,9 @@ class QuasiNewton:
         return d
 
     def step(self, objective: Objective, least_gain: float = 1e-10) -> bool:
-        """Go one step down; False, and `is_flat`, when the value fell by less than `least_gain`.
+        """Take one step down; return False and set `is_flat` if the value fell by less than `least_gain`.
 
-        Cost: one evaluation where the full step is good, as it mostly is.
+        Cost: one evaluation if the full step is accepted, which is usual.
         """
         d = self.direction()
         slant = _dot(d, self.slope)

@@ -36,7 +36,7 @@ class SplitTree:
     Attributes
     ----------
     problem
-        What is bounded. Its constant is not part of the arrays.
+        The bounded problem. Its constant is not part of the arrays.
     variables
         The problem's variables in the order of the arrays.
     arrays, tables
@@ -98,7 +98,7 @@ class SplitTree:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its bound is the value: no copies, and no nuisance variable above a queried one."""
+        """Whether its bound is exact: no copies, and no nuisance variable above a query variable."""
         a = self.arrays
         hidden_above = (a.is_query[a.own] == 0) & (a.has_query == 1)
         return not self.is_split and not bool(np.any(hidden_above))
@@ -111,7 +111,7 @@ class SplitTree:
 
     @property
     def n_bytes(self) -> int:
-        """What tables and the messages of one pass take."""
+        """The memory of tables and the messages of one pass, in bytes."""
         return 8 * (len(self.tables) + 2 * int(self.arrays.message_ptr[-1]) + len(self.arrays.strides))
 
     def full_mask(self) -> Mask:
@@ -174,7 +174,7 @@ class SplitTree:
     def gradient(
         self, weights: Floats, s: Scratch, to_shifts: Floats, to_weights: Floats, clock: PassClock
     ) -> float:
-        """Return what `upward` does (all weights positive), and write its derivatives by shifts and weights."""
+        """Return the result of `upward` (all weights positive); write its derivatives by shifts and weights."""
         value = self.upward(weights, s, clock)
         to_shifts[:] = 0.0
         to_weights[:] = 0.0
@@ -196,12 +196,12 @@ class SplitTree:
         return value
 
     def slack(self, s: Scratch) -> float:
-        """Return how far (nats) the last pass may be off by rounding."""
+        """Return a bound (nats) on the rounding error of the last pass."""
         return float(split_up.rounding(self.arrays, self.shifts, s)) + self.log_slack
 
     @property
     def log_slack(self) -> float:
-        """How far (nats) the constant and the tables may be off the problem's truth."""
+        """Bound (nats) on the error of the constant and the tables."""
         return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant) + float(np.abs(self.scales).sum()))
 
     def probe(self, masks: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
@@ -212,7 +212,7 @@ class SplitTree:
         masks
             uint8, shape (batch, states of all variables).
         clock
-            Asked between blocks of boxes, or within the passes of one where these are long.
+            Checked between blocks of boxes, or within long passes.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class SplitTree:
         return bounds, np.minimum(each, bounds[:, None])
 
     def probe_in_pieces(self, mask: Mask, s: Scratch, bound: Floats, each: Floats, clock: PassClock) -> Floats:
-        """Write what `probe` returns of one box, but for the constant; return the bounds of copies."""
+        """Write the results of `probe` for one box without the constant; return the bounds of copies."""
         by_copy = np.full(len(self.shifts), -np.inf)
         bound[:], each[:] = -np.inf, -np.inf
         if not split_up.restrict_to(self.arrays, mask, s):
@@ -281,7 +281,7 @@ class SplitTree:
 
 
 def tree_bytes(problem: Problem, regions: Sequence[Region]) -> float:
-    """Return what the tables and messages of a tree take, before they are built."""
+    """Return the memory of a tree's tables and messages, in bytes, before they are built."""
     total = 0.0
     for region in regions:
         entries = math.exp(min(sum(math.log(problem.sizes[v]) for v in region.separator), 600.0))
@@ -291,7 +291,7 @@ def tree_bytes(problem: Problem, regions: Sequence[Region]) -> float:
 
 
 class _Builder:
-    """Lays the regions of a partition out as arrays."""
+    """Converts the regions of a partition to arrays."""
 
     def __init__(self, problem: Problem, order: list[int], regions: Sequence[Region]) -> None:
         self.problem, self.regions = problem, regions

@@ -1,4 +1,4 @@
-"""Tightening a relaxation: costs move between copies and weights change, by steps down a convex bound."""
+"""Tightens a relaxation: moves costs between copies and changes weights to minimise a convex bound."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Tightener:
     Parameters
     ----------
     tree
-        Whose shifts and weights change.
+        The tree whose shifts and weights change.
     clock
-        Steps end early enough for the bound that they earn to be worked out in time.
+        Steps end early enough to compute the final bound in time.
     mask
-        The states to stay within.
+        The allowed states.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Tightener:
         return len(self.shift_at) + len(self.weight_at)
 
     def narrow(self, mask: Mask) -> None:
-        """Go on within fewer states; parameters of the others stay as they are."""
+        """Continue within fewer states; parameters of dropped states stay unchanged."""
         if np.array_equal(mask, self.mask):
             return
         self.mask = mask
@@ -79,10 +79,10 @@ class Tightener:
         self.search = None
 
     def run(self, temperature: float, n_steps: int) -> bool:
-        """Take at most `n_steps` quasi-Newton steps; return whether more would bring something.
+        """Take at most `n_steps` quasi-Newton steps; return whether more steps would help.
 
-        Steps at the temperature of the last call go on from where that ended. Cost: about three passes per step.
-        When time runs short, the best parameters so far stand.
+        Steps at the temperature of the last call continue from its end. Cost: about three passes per step. When
+        time runs short, the best parameters so far are kept.
         """
         if not self.is_possible or not self.n_parameters:
             return False
@@ -125,7 +125,7 @@ class Tightener:
         return float(value), slope
 
     def _weight_slope(self, slope: Floats) -> Floats:
-        """Carry the derivative by weights over to their logits."""
+        """Convert the derivative by weights to the derivative by their logits."""
         free = 1.0 - LEAST_SHARE * self.n_of_weight
         shares = (self.tree.weights[self.weight_at] - LEAST_SHARE) / free
         mean = np.bincount(self.weight_group, shares * slope)[self.weight_group] if len(slope) else slope
@@ -136,7 +136,7 @@ class Tightener:
         return np.concatenate([self.tree.shifts[self.shift_at], np.log(np.maximum(shares, 1e-12))])
 
     def set_parameters(self, x: Floats) -> None:
-        """Give the tree the shifts and weights of a point of the search."""
+        """Set the tree's shifts and weights from a point of the search."""
         n = len(self.shift_at)
         self.tree.shifts[self.shift_at] = x[:n] - _group_means(x[:n], self.shift_group)
         if len(self.weight_at):
