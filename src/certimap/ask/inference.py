@@ -174,6 +174,8 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
 
         try:
             return log_evidence_of(model, query, limits.control)
+        except ImpossibleEvidence as error:
+            raise with_conflict(error, model, evidence, limits) from None
         except TooLarge as error:
             raise TooLarge(f"{error}; log_evidence_bounds() gives two sides of ln p(e)") from None
     names = [domain.names[int(i)] for i in query.variables]

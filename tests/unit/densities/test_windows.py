@@ -207,7 +207,7 @@ def test_windows_that_depend_on_each_other_are_refused_with_alternatives():
 
 def test_intervals_that_are_too_far_out_are_impossible():
     network = cm.LinearGaussianNetwork([cm.LinearGaussian("x"), cm.LinearGaussian("y", ["x"], 0.0, [1.0])])
-    with pytest.raises(ImpossibleEvidence, match="too far out"):
+    with pytest.raises(ImpossibleEvidence, match=r"y=\(1e\+200, 2e\+200\) is impossible by itself"):
         cm.map_query(network, ["x"], {"y": (1e200, 2e200)}, rng=0)
     far = cm.map_query(network, ["x"], {"y": (1e3, 1.1e3)}, epsilon=1e-3, rng=0)
     assert far.certified

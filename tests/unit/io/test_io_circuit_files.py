@@ -538,8 +538,9 @@ def test_jpc_keeps_rising_numbers(tmp_path):
     circuit.write(tmp_path / "b.jpc")
     assert read(tmp_path / "b.jpc").domain.names == ("2", "5")
     named = CircuitBuilder(cm.Domain([cm.Categorical("b", (0, 1)), cm.Categorical("a", (0, 1))]))
-    named.product([named.categorical(0, [0.0, 1.0]), named.categorical(1, [0.0, 2.0])])
-    named.build().write(tmp_path / "c.jpc")
+    leaves = [named.categorical(0, log_weights=[0.0, 1.0]), named.categorical(1, log_weights=[0.0, 2.0])]
+    named.product(leaves)
+    named.build(normalised=False).write(tmp_path / "c.jpc")
     assert read(tmp_path / "c.jpc").domain.names == ("1", "2")
 
 

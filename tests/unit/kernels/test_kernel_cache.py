@@ -40,6 +40,7 @@ def kernel(tmp_path, monkeypatch):
         source_stamp.cache_clear()
         spec = importlib.util.spec_from_file_location(source.stem, source)
         module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, source.stem, module)  # code of another process names its module
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             spec.loader.exec_module(module)
@@ -234,6 +235,7 @@ SHIP = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("kernel_of_a_test", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = module
 spec.loader.exec_module(module)
 module.double(2.5)
 """
