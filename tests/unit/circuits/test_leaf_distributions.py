@@ -260,3 +260,18 @@ def test_what_no_leaf_accepts() -> None:
     builder.sum([builder.real("poisson", 0, 2.0), builder.gaussian(0, 2.0, 1.0)], [math.log(0.5)] * 2)
     with pytest.raises(ModelError, match="leaves of counts"):
         cm.map_query(builder.build())
+
+
+@pytest.mark.parametrize("place", [-0.4, 1.3])
+def test_narrow_intervals_under_laplace_keep_their_mass(place):
+    """Their standardised ends nearly agree: the mass must come from the width, not from the ends."""
+    builder = CircuitBuilder(cm.Domain([cm.Real("x")]))
+    builder.real("laplace", 0, 0.3, 1.1)
+    model = builder.build()
+    for width in (1e-3, 1e-8, 1e-12):
+        high = place + width
+        middle = 0.5 * place + 0.5 * high
+        mass = math.exp(-abs(middle - 0.3) / 1.1) / 2.2 * (high - place)
+        assert cm.log_evidence(model, {"x": (place, high)}) == pytest.approx(math.log(mass), abs=1e-6)
+        if width < 1e-6:
+            assert cm.log_evidence(model, {"x": (place, high)}) == pytest.approx(math.log(mass), abs=1e-12)

@@ -11,9 +11,12 @@ from certimap.kernels.random import Scalar, uniform
 
 
 @jit()
-def log_part(a: Scalar, b: Scalar) -> Scalar:
-    """Return ln of half the mass of [a, b], a < b, under the standard exponential distribution."""
-    missing = -math.expm1(a - b)
+def log_part(a: Scalar, width: Scalar) -> Scalar:
+    """Return ln of half the mass of [a, a + width] under the standard exponential distribution.
+
+    The width comes separately, because the ends of a narrow interval may round to the same number.
+    """
+    missing = -math.expm1(-width)
     return max(math.log(0.5 * missing) - a, LEAST_LOG) if missing > 0.0 else LEAST_LOG
 
 
@@ -25,9 +28,9 @@ def log_density(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, x: Scalar, 
 def log_mass(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of [low, high]."""
     if low >= mean:
-        return log_part((low - mean) / scale, (low - mean) / scale + (high - low) / scale)
+        return log_part((low - mean) / scale, (high - low) / scale)
     if high <= mean:
-        return log_part((mean - high) / scale, (mean - high) / scale + (high - low) / scale)
+        return log_part((mean - high) / scale, (high - low) / scale)
     mass = -0.5 * math.expm1((low - mean) / scale) - 0.5 * math.expm1((mean - high) / scale)
     return math.log(mass) if mass > 0.0 else LEAST_LOG
 
