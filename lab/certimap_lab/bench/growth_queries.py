@@ -61,7 +61,7 @@ class _Measuring:
     def _rows(self) -> Callable[[int], list[Any]]:
         """Ask for the most probable rest of rows drawn from the model, a quarter of the variables observed."""
         import certimap as cm
-        from certimap.ask.batch import Row, map_rows
+        from certimap.ask.batch import BatchRow, map_rows
         from certimap.ask.inference import sample
         from certimap.ask.session import Session
         from certimap.solvers.request import Request
@@ -70,9 +70,9 @@ class _Measuring:
         observed = model.domain.names[:: N_VARIABLES // N_OBSERVED]
         drawn = sample(model, max(COUNTS), variables=observed, rng=self._seed)
 
-        def row(k: int) -> Row:
+        def row(k: int) -> BatchRow:
             given = {name: drawn[name][k] for name in observed}
-            return Row(k, lambda: (None, given), f"row {k}")
+            return BatchRow(k, lambda: (None, given), f"row {k}")
 
         def work(count: int) -> list[Any]:
             session = Session(model, Request(epsilon=0.0, delta=0.0))

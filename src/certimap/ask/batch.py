@@ -28,7 +28,7 @@ _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller qu
 
 
 @dataclass(frozen=True)
-class Row:
+class BatchRow:
     """One query of a batch.
 
     Attributes
@@ -58,7 +58,7 @@ class _Sent(NamedTuple):
 
 def map_rows(
     session: Session,
-    rows: Sequence[Row],
+    rows: Sequence[BatchRow],
     rng: int | np.random.Generator | None,
     errors: OnError = "raise",
     executor: Executor | None = None,
@@ -98,7 +98,7 @@ def map_rows(
 
 
 def _outcomes(
-    session: Session, rows: Sequence[Row], seeds: Sequence[int], progress: Progress
+    session: Session, rows: Sequence[BatchRow], seeds: Sequence[int], progress: Progress
 ) -> Iterator[Outcome]:
     """Yield a result or an exception for each row, in order; after Ctrl-C raise KeyboardInterrupt."""
     for start in range(0, len(rows), TOGETHER):
@@ -115,7 +115,7 @@ def _outcomes(
 
 
 def _spread_outcomes(
-    session: Session, rows: Sequence[Row], seeds: Sequence[int], executor: Executor
+    session: Session, rows: Sequence[BatchRow], seeds: Sequence[int], executor: Executor
 ) -> Iterator[Outcome]:
     """Yield the same outcomes from workers; only the number of rows decides how they are split."""
     session = Session(session.model, session.request.of_worker())
@@ -140,7 +140,7 @@ def _spread_outcomes(
             yield replace(outcome, origin=Origin(session.model, rows[k].ask)) if is_answer else outcome
 
 
-def _conditioned_together(session: Session, rows: Sequence[Row]) -> Mapping[int, Ready]:
+def _conditioned_together(session: Session, rows: Sequence[BatchRow]) -> Mapping[int, Ready]:
     """Return the checked queries of rows, with posteriors for rows that share their conditioning.
 
     A row with an invalid query is left out here, and fails in its turn.
@@ -157,14 +157,14 @@ def _conditioned_together(session: Session, rows: Sequence[Row]) -> Mapping[int,
     return {k: (query, shared.get(k)) for k, query in queries.items()}
 
 
-def _outcome(session: Session, row: Row, seed: int, ready: Ready | None, progress: Progress) -> Outcome:
+def _outcome(session: Session, row: BatchRow, seed: int, ready: Ready | None, progress: Progress) -> Outcome:
     try:
         return session.answer(row.ask, seed, progress, ready)
     except (CertimapError, MemoryError) as error:
         return error
 
 
-def _judged(row: Row, outcome: Outcome, errors: OnError) -> MapResult | FailedQuery:
+def _judged(row: BatchRow, outcome: Outcome, errors: OnError) -> MapResult | FailedQuery:
     """Return a result unchanged; raise an exception, or convert it to the row's `FailedQuery`."""
     if isinstance(outcome, MapResult):
         return outcome
@@ -189,7 +189,7 @@ def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
 
 def _answer_part(session: Session, sent: Sequence[_Sent]) -> dict[int, Outcome]:
     """Answer rows in a worker; return their outcomes by row number."""
-    rows = [Row(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
+    rows = [BatchRow(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
     outcomes = _outcomes(session, rows, [s.seed for s in sent], False)
     return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
 
@@ -200,7 +200,7 @@ def check_errors(errors: str) -> None:
         raise SolverError(f"errors is {errors!r}; expected 'raise' or 'keep'")
 
 
-def rows_of_frame(variables: Any, frame: Any) -> list[Row]:
+def rows_of_frame(variables: Any, frame: Any) -> list[BatchRow]:
     """Return one row for each row of a data frame whose columns are variables."""
     columns: list[Any] = list(frame.columns)
     refuse_doubled(columns, "the frame of evidence has two columns")
@@ -210,7 +210,7 @@ def rows_of_frame(variables: Any, frame: Any) -> list[Row]:
         return variables, dict(zip(columns, values, strict=True))
 
     return [
-        Row(label, lambda values=values: ask(values), f"row {label!r}")
+        BatchRow(label, lambda values=values: ask(values), f"row {label!r}")
         for label, values in zip(list(frame.index), rows, strict=True)
     ]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.batch import Row, map_rows
+from certimap.ask.batch import BatchRow, map_rows
 from certimap.ask.session import Session
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -368,11 +368,11 @@ def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:
 
 def _answer_rows(model: Model, domain: Domain, points: Points, seed: int, request: Request) -> list[MapResult]:
     """Answer the rows of one task."""
-    rows: list[Row] = []
+    rows: list[BatchRow] = []
     for k, point in enumerate(points):
         observed = [i for i in range(len(domain)) if point[i] >= 0]
         evidence = domain.subset(observed).decode(point[observed])
         asked = [name for i, name in enumerate(domain.names) if point[i] < 0]
-        rows.append(Row(k, lambda asked=asked, evidence=evidence: (asked, evidence), "a row of the table"))
+        rows.append(BatchRow(k, lambda asked=asked, evidence=evidence: (asked, evidence), "a row of the table"))
     answers = map_rows(Session(model, request), rows, seed, progress=False)
     return [answer for answer in answers if isinstance(answer, MapResult)]

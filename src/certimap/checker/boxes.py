@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import Budget
-from certimap.checker.circuit import Circuit, boxes_of
+from certimap.checker.budget import CheckBudget
+from certimap.checker.circuit import PlainCircuit, boxes_of
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
@@ -27,7 +27,7 @@ class Trees:
     smaller box follows; -1 ends the box.
     """
 
-    def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int, budget: Budget) -> None:
+    def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int, budget: CheckBudget) -> None:
         kinds, bits = arrays[splits], arrays[kept]
         has_cuts = splits == "splits" and "at" in arrays
         cuts = arrays["at"] if has_cuts else None
@@ -95,7 +95,7 @@ def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
         yield part
 
 
-def split_tree(arrays: Arrays, columns: Ints, budget: Budget) -> Iterator[tuple[Flags, Flags]]:
+def split_tree(arrays: Arrays, columns: Ints, budget: CheckBudget) -> Iterator[tuple[Flags, Flags]]:
     """Yield the boxes of a search's tree over all query variables, as `Trees.read` does."""
     trees = Trees(arrays, "splits", "kept", len(columns) - 1, budget)
     starts: list[int] = columns[:-1].tolist()
@@ -104,7 +104,7 @@ def split_tree(arrays: Arrays, columns: Ints, budget: Budget) -> Iterator[tuple[
 
 
 def check_boxes(
-    circuit: Circuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats
+    circuit: PlainCircuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats
 ) -> str | None:
     """Close every box that ends in a search's tree; return a sentence about the first open one, or None.
 
@@ -139,7 +139,7 @@ def check_boxes(
     return None
 
 
-def _open_box(number: int, states: Flags, bound: float, circuit: Circuit) -> str:
+def _open_box(number: int, states: Flags, bound: float, circuit: PlainCircuit) -> str:
     for column in np.flatnonzero(states).tolist():
         v = int(np.searchsorted(circuit.columns, column, side="right")) - 1
         return f"box {number} drops state {column - circuit.columns[v]} of query variable {v} without cause"

@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, Budget
-from certimap.checker.models import Reduced, Rejected, Table, spread
+from certimap.checker.budget import FLOAT, CheckBudget
+from certimap.checker.models import PlainTable, ReducedModel, Rejected, spread
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
 
 MAX_TABLE = 2**22  # entries of one bucket
@@ -19,7 +19,7 @@ WORKING = 6  # copies of a table held while it is processed
 
 
 @dataclass(eq=False)
-class Bucket:
+class ProofBucket:
     """A bucket: its variable, its scope and separator (query variables first), and the product of its tables.
 
     The table has one axis per query variable, then one per hidden variable; rounding may have raised it by
@@ -44,7 +44,7 @@ class Bucket:
 
 
 def elimination_order(
-    tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int], budget: Budget
+    tables: Sequence[PlainTable], sizes: Sequence[int], variables: Sequence[int], budget: CheckBudget
 ) -> list[int]:
     """Return a greedy order: the next variable makes the smallest table, and ties go to the lowest number."""
     near: dict[int, set[int]] = {v: set() for v in variables}
@@ -85,21 +85,21 @@ def index_map(outer: Sequence[int], inner: Sequence[int], sizes: Sequence[int]) 
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class BucketLayout:
     """The plan of an elimination before tables are multiplied: each variable's scope, tables, child buckets."""
 
     order: list[int]
     scopes: list[set[int]]
-    held: list[list[Table]]
+    held: list[list[PlainTable]]
     children: list[list[int]]
 
     @classmethod
-    def of(cls, problem: Reduced, budget: Budget) -> Layout:
+    def of(cls, problem: ReducedModel, budget: CheckBudget) -> BucketLayout:
         """Choose an order; reject it if its tables do not fit. The last entry of `children` lists the roots."""
         variables = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         order = elimination_order(problem.tables, problem.sizes, variables, budget)
         place = {v: k for k, v in enumerate(order)}
-        held: list[list[Table]] = [[] for _ in order]
+        held: list[list[PlainTable]] = [[] for _ in order]
         for table in problem.tables:
             held[min(place[v] for v in table.scope)].append(table)
         separators: list[set[int]] = [set() for _ in order]
@@ -123,24 +123,26 @@ class Layout:
 
 
 @dataclass(eq=False)
-class Buckets:
+class ProofBuckets:
     """A tree of buckets, children before parents; the last one joins the roots.
 
     The message of a quiet bucket is the same in every box, so it is multiplied into its parent's table once; its
     largest entry goes into `log_constant`.
     """
 
-    buckets: list[Bucket]
+    buckets: list[ProofBucket]
     sizes: list[int]
     queried: dict[int, int]
     log_constant: float
-    budget: Budget
+    budget: CheckBudget
 
     @classmethod
-    def of(cls, problem: Reduced, plan: Layout | None = None, budget: Budget | None = None) -> Buckets:
+    def of(
+        cls, problem: ReducedModel, plan: BucketLayout | None = None, budget: CheckBudget | None = None
+    ) -> ProofBuckets:
         """Multiply the tables along a plan, by default a new one; reject a plan whose tables do not fit."""
-        budget = Budget() if budget is None else budget
-        plan = plan or Layout.of(problem, budget)
+        budget = CheckBudget() if budget is None else budget
+        plan = plan or BucketLayout.of(problem, budget)
         queried = {v: k for k, v in enumerate(problem.queried)}
         tree = cls([], problem.sizes, queried, problem.log_constant, budget)
         constants, quiet = [problem.log_constant], dict[int, Floats]()
@@ -185,14 +187,16 @@ class Buckets:
         inside = {*self.buckets[k].separator_query, *self.buckets[k].separator_hidden}
         return values.reshape([self.sizes[v] if v in inside else 1 for v in variables])
 
-    def table_in(self, bucket: Bucket, box: Sequence[Flags]) -> Floats:
+    def table_in(self, bucket: ProofBucket, box: Sequence[Flags]) -> Floats:
         """Return a bucket's table with its own variable restricted to a box."""
         if bucket.own not in self.queried or box[self.queried[bucket.own]].all():
             return bucket.table
         mask = np.where(box[self.queried[bucket.own]], 0.0, -np.inf)
         return bucket.table + mask.reshape([-1 if v == bucket.own else 1 for v in bucket.scope])
 
-    def onto(self, bucket: Bucket, joint: Floats, query: list[int], hidden: list[int], side: int = 1) -> Floats:
+    def onto(
+        self, bucket: ProofBucket, joint: Floats, query: list[int], hidden: list[int], side: int = 1
+    ) -> Floats:
         """Sum out the hidden variables not in `hidden`, and maximise out the query variables not in `query`.
 
         `joint` has one axis per variable of the bucket; the result has shape (contexts, hidden states).
@@ -234,7 +238,9 @@ def rounded_by(values: Floats, steps: float = 2.0) -> float:
     return (steps + 4.0 * float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))) * UNIT
 
 
-def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table], sizes: Sequence[int]) -> Bucket:
+def _bucket(
+    v: int, scope: set[int], queried: dict[int, int], held: list[PlainTable], sizes: Sequence[int]
+) -> ProofBucket:
     query = sorted(u for u in scope if u in queried)
     hidden = sorted(u for u in scope if u not in queried)
     every = [*query, *hidden]
@@ -243,4 +249,6 @@ def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table],
         total = up(total + spread(table, every)) if place else spread(table, every)
         raised += rounded_by(total) if place else 0.0
     keep = [[u for u in part if u != v] for part in (query, hidden)]
-    return Bucket(v, query, hidden, keep[0], keep[1], np.broadcast_to(total, [sizes[u] for u in every]), raised)
+    return ProofBucket(
+        v, query, hidden, keep[0], keep[1], np.broadcast_to(total, [sizes[u] for u in every]), raised
+    )

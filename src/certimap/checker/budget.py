@@ -13,7 +13,7 @@ FLOAT = 8  # bytes of a number
 
 
 @dataclass(eq=False)
-class Budget:
+class CheckBudget:
     """Limits on time and memory: loops read the clock, and arrays are counted before they are allocated.
 
     Attributes
@@ -32,7 +32,7 @@ class Budget:
     held: float = 0.0
 
     @classmethod
-    def starting_now(cls, seconds: float | None = SECONDS, n_bytes: float | None = BYTES) -> Budget:
+    def starting_now(cls, seconds: float | None = SECONDS, n_bytes: float | None = BYTES) -> CheckBudget:
         """Return a budget whose time starts now; None means no limit."""
         seconds, n_bytes = math.inf if seconds is None else seconds, math.inf if n_bytes is None else n_bytes
         return cls(seconds, n_bytes, time.monotonic() + seconds)

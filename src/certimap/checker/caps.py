@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.checker.boxes import BOX_COST, COLUMN_COST, MAX_COLUMNS, Trees
-from certimap.checker.circuit import Circuit
+from certimap.checker.circuit import PlainCircuit
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats
@@ -19,7 +19,7 @@ from certimap.checker.numbers import Floats
 Rows = tuple[Flags, Flags]  # boxes, and the states that end in each; none where the whole box ends
 
 
-def read_trees(arrays: Arrays, circuit: Circuit) -> dict[int, Rows]:
+def read_trees(arrays: Arrays, circuit: PlainCircuit) -> dict[int, Rows]:
     """Map each sum node to the terminal boxes of its tree; reject trees that name unknown sums."""
     node_of = {number: node for node, number in enumerate(circuit.numbers.tolist()) if number >= 0}
     sizes, scopes = np.diff(circuit.columns), circuit.scopes()
@@ -45,7 +45,7 @@ def read_trees(arrays: Arrays, circuit: Circuit) -> dict[int, Rows]:
     return found
 
 
-def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
+def caps_of(circuit: PlainCircuit, arrays: Arrays) -> Floats:
     """Return an upper bound (nats) on each sum, by its number; inf for a sum without a tree."""
     caps = np.full(int(circuit.numbers.max(initial=-1)) + 2, np.inf)
     if "cap_nodes" not in arrays:
@@ -66,7 +66,7 @@ def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
     return caps
 
 
-def _maxima(parts: Circuit, trees: list[Rows], caps: Floats) -> Floats:
+def _maxima(parts: PlainCircuit, trees: list[Rows], caps: Floats) -> Floats:
     """Return, for each root, the largest bound over the terminal boxes of its tree."""
     n_rows, width = max(len(boxes) for boxes, _ in trees), int(parts.columns[-1])
     first = parts.columns[np.flatnonzero(np.diff(parts.root_of, prepend=-1))]

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.graph import Flags, Graph
-from certimap.checker.layers import Layer, product_runs, runs_of, upward
+from certimap.checker.layers import PlainLayer, product_runs, runs_of, upward
 from certimap.checker.models import Question
 from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
 
@@ -25,7 +25,7 @@ ROW_COST = 8  # numbers held per node and edge while a box is evaluated
 
 
 @dataclass(frozen=True, eq=False)
-class Circuit:
+class PlainCircuit:
     """A circuit simplified by a query, or several of its subcircuits side by side.
 
     Attributes
@@ -48,13 +48,13 @@ class Circuit:
     """
 
     columns: Ints
-    layers: list[Layer]
+    layers: list[PlainLayer]
     decides: Flags
     numbers: Ints
     roots: Ints
     root_of: Ints
     log_total: float
-    budget: Budget
+    budget: CheckBudget
 
     @cached_property
     def n_edges(self) -> int:
@@ -139,7 +139,7 @@ class Circuit:
             out[start : start + rows] = upward(self.layers[1:], values, 1)[self.roots[0]]
         return out
 
-    def below(self, nodes: Ints) -> Circuit | None:
+    def below(self, nodes: Ints) -> PlainCircuit | None:
         """Return the subcircuits under some nodes of one layer; None if two of them share a node."""
         n_nodes, n = len(self.numbers), len(self.columns) - 1
         first, last = np.full(n_nodes, len(nodes)), np.full(n_nodes, -1)
@@ -160,11 +160,11 @@ class Circuit:
         place[kept] = columns[-1] + np.arange(len(kept))
         states = tables.children[own] - self.columns[of_edge[own]] + columns[number.reshape(-1)]
         starts, counts = runs_of(place[tables.parents[own]])
-        table_layer = Layer(
+        table_layer = PlainLayer(
             place[tables.parents[own]][starts], True, starts, counts, states, tables.log_weights[own]
         )
         layers = [part for layer in self.layers[1:] if (part := layer.part(known, place)) is not None]
-        return Circuit(
+        return PlainCircuit(
             columns,
             [table_layer, *layers],
             np.concatenate([np.zeros(columns[-1], np.bool_), self.decides[kept]]),
@@ -219,7 +219,7 @@ def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[
     return out
 
 
-def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
+def circuit_of(graph: Graph, tables: Floats, question: Question) -> PlainCircuit:
     """Fold evidence and nuisance variables into constants, and nodes over one query variable into tables.
 
     All values are rounded up. The states of a real variable in `question` are its cells.
@@ -254,10 +254,10 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
     rows, states = np.nonzero(places[terminals, :-1] > -np.inf)
     starts, counts = runs_of(rows)
     children = columns[most[terminals]][rows] + states
-    entries = Layer(place[terminals], True, starts, counts, children, places[terminals[rows], states])
+    entries = PlainLayer(place[terminals], True, starts, counts, children, places[terminals[rows], states])
     parts = [part for layer in layers if (part := layer.part(known & is_inner, place, offset)) is not None]
     numbers = np.where(graph.is_sum, np.cumsum(graph.is_sum) - 1, -1)[kept]
-    return Circuit(
+    return PlainCircuit(
         columns,
         [entries, *parts],
         _decided([entries, *parts], columns, int(columns[-1]) + len(kept), graph.budget),
@@ -269,7 +269,7 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
     )
 
 
-def _decided(layers: list[Layer], columns: Ints, n_nodes: int, budget: Budget) -> Flags:
+def _decided(layers: list[PlainLayer], columns: Ints, n_nodes: int, budget: CheckBudget) -> Flags:
     """Mark the nodes whose children allow disjoint sets of states of some query variable."""
     decides, n_columns = np.zeros(n_nodes, np.bool_), int(columns[-1])
     decides[layers[0].nodes] = True

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.asked import shown
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.file import Proof
 from certimap.checker.models import Question, Rejected, refuse_huge
 from certimap.checker.numbers import UNIT, Floats
@@ -53,7 +53,7 @@ class Claim:
     question: Question
 
     @classmethod
-    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: Budget) -> Claim:
+    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: CheckBudget) -> Claim:
         """Read the claim; reject one that makes no sense, whatever its proof."""
         stated, method = proof.meta["claim"], proof.meta["method"]
         kind, log_joint = stated["kind"], stated["log_joint"]
@@ -155,7 +155,7 @@ class _Asked:
 
 
 def _positions(
-    queried: Sequence[_Asked], answer: Mapping[str, Any], budget: Budget
+    queried: Sequence[_Asked], answer: Mapping[str, Any], budget: CheckBudget
 ) -> tuple[list[int], list[float]]:
     """Return the state indices and real values of an answer; 1, 1.0 and True are different labels."""
     budget.look()

@@ -17,12 +17,12 @@ from functools import cached_property
 
 import numpy as np
 
-from certimap.checker.buckets import WORKING, Buckets, index_map, rounded_by
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.buckets import WORKING, ProofBuckets, index_map, rounded_by
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.lifting import lifted
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, ranges, run_starts, up
-from certimap.checker.vectors import PIECE, Plain, Script, Vectors, maxima_of
+from certimap.checker.vectors import PIECE, PlainVectors, Vectors, VectorScript, maxima_of
 
 SLOP, MOST_SLOP = 1e-8, 1e-3  # nats by which bounds are raised, so that rounded vectors stay below exact ones
 PART_COST = 64  # numbers per box beside one for each variable
@@ -63,7 +63,7 @@ class Visit:
 
 
 @dataclass(eq=False)
-class Elimination:
+class PlainElimination:
     """One elimination of a box; the bounds of finished buckets tighten the bounds on the rest.
 
     Attributes
@@ -80,13 +80,13 @@ class Elimination:
         Nats by which the bounds were raised; the rounding error of every vector must stay within it.
     """
 
-    tree: Buckets
+    tree: ProofBuckets
     box: Box
     bounds: list[Floats]
     slop: float
     level: float
-    script: Script
-    budget: Budget
+    script: VectorScript
+    budget: CheckBudget
     lost: float = 0.0
     states: list[Floats] = field(default_factory=list[Floats])
 
@@ -224,7 +224,7 @@ def scored(
 
 
 @dataclass(eq=False)
-class Part:
+class EliminationPart:
     """A box, with the results of earlier eliminations.
 
     Attributes
@@ -243,7 +243,7 @@ class Part:
         The bounds on each state from the last elimination.
     """
 
-    tree: Buckets
+    tree: ProofBuckets
     box: Box
     known: list[Floats] | None = None
     lost: float = 0.0
@@ -260,7 +260,7 @@ class Part:
         """Upper bound on the log value of every assignment in the box (nats)."""
         return -np.inf if self.messages is None else float(self.messages[-1][0, 0]) + self.tree.log_constant
 
-    def eliminated(self, level: float, script: Script, budget: Budget) -> Part:
+    def eliminated(self, level: float, script: VectorScript, budget: CheckBudget) -> EliminationPart:
         """Eliminate the box once more, and return the part that is left."""
         if self.messages is None:
             return self
@@ -270,12 +270,14 @@ class Part:
         bounds = [m + slop for m in self.messages]
         if self.known is not None:
             bounds = [np.minimum(a, b) for a, b in zip(bounds, self.known, strict=True)]
-        run = Elimination(self.tree, self.box, bounds, slop, level, script, budget)
+        run = PlainElimination(self.tree, self.box, bounds, slop, level, script, budget)
         is_left = run.run()
         box = [b & ~(s <= level) & is_left for b, s in zip(self.box, run.states, strict=True)]
-        return Part(self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states, self.depth + 1)
+        return EliminationPart(
+            self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states, self.depth + 1
+        )
 
-    def split(self, place: int) -> list[Part]:
+    def split(self, place: int) -> list[EliminationPart]:
         """Return a part for each state of a query variable.
 
         The known entries of sets in which it is eliminated may come from other states, and are discarded.
@@ -286,22 +288,27 @@ class Part:
                 if gone & set(bucket.children) or self.tree.queried.get(bucket.own) == place:
                     gone.add(k)
             known = [np.full(m.shape, np.inf) if k in gone else m for k, m in enumerate(known)]
-        out = list[Part]()
+        out = list[EliminationPart]()
         for state in range(len(self.box[place])):
             self.tree.budget.need(FLOAT * (1 + state) * (PART_COST + len(self.box)), "the parts of a box")
             inner = self.box[place] & (np.arange(len(self.box[place])) == state)
             box = [inner if v == place else b for v, b in enumerate(self.box)]
-            out.append(Part(self.tree, box, known, self.lost, depth=self.depth + 1))
+            out.append(EliminationPart(self.tree, box, known, self.lost, depth=self.depth + 1))
         return out
 
 
 def exclude(
-    tree: Buckets, answers: Sequence[Box], level: float, allowance: float, script: Script, budget: Budget
+    tree: ProofBuckets,
+    answers: Sequence[Box],
+    level: float,
+    allowance: float,
+    script: VectorScript,
+    budget: CheckBudget,
 ) -> None:
     """Close the space as a script says, without the answers if there are several; reject a box left open."""
     whole = [np.ones(tree.sizes[v], np.bool_) for v in tree.queried]
     boxes = around(whole, list(answers), budget) if len(answers) > 1 else [whole]
-    waiting = [Part(tree, box) for box in reversed(boxes)]
+    waiting = [EliminationPart(tree, box) for box in reversed(boxes)]
     while waiting:
         part = waiting.pop()
         n_known = (part.depth + 3.0) * tree.n_separated + len(waiting) * (PART_COST + len(whole))
@@ -319,7 +326,12 @@ def exclude(
 
 
 def check_vectors(
-    tree: Buckets, answers: Sequence[Box], threshold: float, allowance: float, arrays: Arrays, budget: Budget
+    tree: ProofBuckets,
+    answers: Sequence[Box],
+    threshold: float,
+    allowance: float,
+    arrays: Arrays,
+    budget: CheckBudget,
 ) -> None:
     """Exclude every assignment above a threshold but the answers, by the steps of a proof.
 
@@ -332,14 +344,14 @@ def check_vectors(
     allowance
         Vectors are kept down to this many nats below the threshold, to allow for ties.
     """
-    script = Script(arrays, threshold - allowance, budget)
+    script = VectorScript(arrays, threshold - allowance, budget)
     if script.is_blank:
-        script = Plain(threshold - allowance, budget)
+        script = PlainVectors(threshold - allowance, budget)
     exclude(tree, answers, threshold - allowance, allowance, script, budget)
     script.end()
 
 
-def around(box: Box, points: list[Box], budget: Budget) -> list[Box]:
+def around(box: Box, points: list[Box], budget: CheckBudget) -> list[Box]:
     """Split the rest of a box, without some points, into boxes."""
     budget.look()
     held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.graph import read_graph
 from certimap.checker.models import Arrays, Question, stored_tables
 from certimap.checker.numbers import Floats, Ints
@@ -25,7 +25,7 @@ Values = Iterator[tuple[tuple[int, ...], Decimal]]
 
 
 def largest_value(
-    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64], budget: Budget
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64], budget: CheckBudget
 ) -> tuple[Decimal, Decimal]:
     """Return the smallest value of an answer, and the largest value of any other joint state of the query.
 
@@ -52,7 +52,7 @@ def _decimals(values: Floats, of: Any) -> NDArray[np.object_]:
     return np.array([of(x) for x in values.reshape(-1).tolist()], object).reshape(values.shape)
 
 
-def _points(question: Question, work: float, budget: Budget) -> Iterator[tuple[int, ...]]:
+def _points(question: Question, work: float, budget: CheckBudget) -> Iterator[tuple[int, ...]]:
     sizes: list[int] = question.query_sizes.tolist()
     if math.prod(sizes) * work > MAX_WORK:
         raise TooLarge(f"{math.prod(sizes):,} joint states are too many to list in exact numbers")
@@ -60,7 +60,7 @@ def _points(question: Question, work: float, budget: Budget) -> Iterator[tuple[i
     return itertools.product(*(range(k) for k in sizes))
 
 
-def _circuit_values(arrays: Arrays, question: Question, budget: Budget) -> Values:
+def _circuit_values(arrays: Arrays, question: Question, budget: CheckBudget) -> Values:
     graph = read_graph(arrays, question, {}, budget)
     points = list(_points(question, 1.0 + len(graph.log_weights), budget))
     weights = [_exp(w) for w in graph.log_weights.tolist()]
@@ -83,7 +83,7 @@ def _circuit_values(arrays: Arrays, question: Question, budget: Budget) -> Value
     yield from zip(points, values[graph.root], strict=True)
 
 
-def _network_values(sizes: Ints, arrays: Arrays, question: Question, budget: Budget) -> Values:
+def _network_values(sizes: Ints, arrays: Arrays, question: Question, budget: CheckBudget) -> Values:
     hidden = [v for v in range(len(sizes)) if v not in set(question.queried.tolist())]
     spaces = [np.flatnonzero(question.weights_of(v) > -np.inf).tolist() for v in hidden]
     stored = list(stored_tables(sizes, arrays))

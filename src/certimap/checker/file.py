@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.models import Rejected
 from certimap.errors import ParseError, WriteError
 
@@ -99,7 +99,7 @@ class Proof:
             If the file is no proof, or would unpack to more than 2 GB.
         """
         try:
-            return read_within(path, Budget.starting_now())
+            return read_within(path, CheckBudget.starting_now())
         except Rejected as reason:
             raise ParseError(str(reason), path) from None
 
@@ -124,12 +124,12 @@ class Proof:
             As `read` does.
         """
         try:
-            return _parsed(data, path, Budget.starting_now())
+            return _parsed(data, path, CheckBudget.starting_now())
         except Rejected as reason:
             raise ParseError(str(reason), path) from None
 
 
-def read_within(path: str | os.PathLike[str], budget: Budget) -> Proof:
+def read_within(path: str | os.PathLike[str], budget: CheckBudget) -> Proof:
     """Read a proof file; raises ParseError if it is none, and Rejected if it exceeds the budget."""
     pieces: list[bytes] = []
     try:
@@ -142,7 +142,7 @@ def read_within(path: str | os.PathLike[str], budget: Budget) -> Proof:
     return _parsed(b"".join(pieces), os.fspath(path), budget)
 
 
-def _parsed(data: bytes, path: str | None, budget: Budget) -> Proof:
+def _parsed(data: bytes, path: str | None, budget: CheckBudget) -> Proof:
     try:
         arrays = _unpacked(data, budget)
         meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
@@ -160,7 +160,7 @@ def _parsed(data: bytes, path: str | None, budget: Budget) -> Proof:
     return Proof(meta, arrays)
 
 
-def _unpacked(data: bytes, budget: Budget) -> dict[str, NDArray[Any]]:
+def _unpacked(data: bytes, budget: CheckBudget) -> dict[str, NDArray[Any]]:
     """Unpack the arrays of a file piece by piece, after checking that they fit the budget."""
     end = END.unpack(data[-END.size :])
     if end[0] != b"PK\5\6" or end[7] or data[-END.size - 20 : -END.size - 16] == b"PK\6\7":
@@ -178,7 +178,7 @@ def _unpacked(data: bytes, budget: Budget) -> dict[str, NDArray[Any]]:
         return {entry.filename.removesuffix(".npy"): _array(archive, entry, budget) for entry in entries}
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: CheckBudget) -> NDArray[Any]:
     with archive.open(entry) as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError(f"{entry.filename!r} has a header of another version")

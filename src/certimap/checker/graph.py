@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, Budget
-from certimap.checker.layers import Layer, layers_of
+from certimap.checker.budget import FLOAT, CheckBudget
+from certimap.checker.layers import PlainLayer, layers_of
 from certimap.checker.models import Arrays, Question, Rejected, refuse_huge
 from certimap.checker.numbers import Flags, Floats, Ints, ranges
 from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
@@ -32,10 +32,10 @@ class Graph:
     heights: Ints
     variable: Ints
     root: int
-    budget: Budget
+    budget: CheckBudget
 
     @cached_property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[PlainLayer]:
         """The inner nodes layer by layer, lowest first."""
         return layers_of(self.heights, self.is_sum, self.ptr, self.children, self.log_weights)
 
@@ -97,7 +97,7 @@ class _Smooth:
         return self.add([node, *(self.constants[v] for v in missing)])
 
 
-def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: Budget) -> Graph:
+def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: CheckBudget) -> Graph:
     """Read a circuit and make it smooth: add constants where a sum's child, or the root, lacks a variable.
 
     Rejects a product whose children share a variable. Observed variables may be missing anywhere. `edges` are the

@@ -15,7 +15,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class PlainLayer:
     """Nodes of one height and kind, and their edges in runs; the weights of a product scale its children."""
 
     nodes: Ints
@@ -43,14 +43,14 @@ class Layer:
         of = log_sum_runs if self.is_sum else product_runs
         return below, of(below, self.starts, self.counts, side)
 
-    def pieces(self, n_edges: int) -> Iterator[Layer]:
+    def pieces(self, n_edges: int) -> Iterator[PlainLayer]:
         """Yield the layer in parts of at most `n_edges` edges, or of one node with more."""
         ends, first = np.cumsum(self.counts), 0
         while first < len(self.nodes):
             at = int(self.starts[first])
             stop = max(first + 1, int(np.searchsorted(ends, at + n_edges, side="right")))
             nodes, edges = slice(first, stop), slice(at, int(ends[stop - 1]))
-            yield Layer(
+            yield PlainLayer(
                 self.nodes[nodes],
                 self.is_sum,
                 self.starts[nodes] - at,
@@ -60,7 +60,7 @@ class Layer:
             )
             first = stop
 
-    def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> Layer | None:
+    def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> PlainLayer | None:
         """Return the layer restricted to the nodes in `is_kept` and their children with a place (>= 0).
 
         `offset` is the log of an extra factor for each node.
@@ -74,22 +74,24 @@ class Layer:
         if offset is not None:
             weights[first] += offset[parents[first]]
         nodes, children = place[parents[first]], place[self.children[edges]]
-        return Layer(nodes, self.is_sum, first, counts, children, weights)
+        return PlainLayer(nodes, self.is_sum, first, counts, children, weights)
 
 
-def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: Floats) -> list[Layer]:
+def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: Floats) -> list[PlainLayer]:
     """Sort inner nodes into layers, lowest first."""
-    out: list[Layer] = []
+    out: list[PlainLayer] = []
     order = np.lexsort((is_sum, height))[np.count_nonzero(height == 0) :]
     cuts = np.flatnonzero(np.diff(2 * height[order] + is_sum[order])) + 1
     for part in np.split(order, cuts) if len(order) else []:
         counts = ptr[part + 1] - ptr[part]
         edges = ranges(ptr[part], counts)
-        out.append(Layer(part, bool(is_sum[part[0]]), run_starts(counts), counts, children[edges], weights[edges]))
+        out.append(
+            PlainLayer(part, bool(is_sum[part[0]]), run_starts(counts), counts, children[edges], weights[edges])
+        )
     return out
 
 
-def upward(layers: Sequence[Layer], values: Floats, side: int) -> Floats:
+def upward(layers: Sequence[PlainLayer], values: Floats, side: int) -> Floats:
     """Fill in the values of inner nodes from the values of the leaves, rounded to `side`; shape (nodes, batch)."""
     for layer in layers:
         values[layer.nodes] = layer.values(values, side)[1]

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from certimap.checker.buckets import Bucket, Buckets, index_map, rounded_by
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.buckets import ProofBucket, ProofBuckets, index_map, rounded_by
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.numbers import Floats, Ints, log_sum, up
 from certimap.checker.vectors import Vectors
 
@@ -16,7 +16,7 @@ LIFTED = 8  # copies of the vectors over all hidden variables of a bucket, held 
 SMALLEST = 1e-250  # of a sum relative to its largest possible value; below, products may underflow
 
 
-def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vectors:
+def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vectors) -> Vectors:
     """Multiply vectors over a bucket's inner variables by its table, and eliminate its own variable.
 
     Parameters
@@ -51,12 +51,12 @@ def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vect
     return Vectors(contexts, sums, found.error + rounded_by(sums, 2.0 * steps + 18.0))
 
 
-def index_order(tree: Buckets, given: list[int], wanted: list[int]) -> Ints:
+def index_order(tree: ProofBuckets, given: list[int], wanted: list[int]) -> Ints:
     """Return the index of each joint state of `wanted` in the order `given` of the same variables."""
     return index_map(wanted, given, tree.sizes)
 
 
-def _summed(values: Floats, tables: Floats, contexts: Ints, budget: Budget) -> tuple[Floats, float]:
+def _summed(values: Floats, tables: Floats, contexts: Ints, budget: CheckBudget) -> tuple[Floats, float]:
     """Sum out the variable of axis 1; return the sums, rounded up, and their largest rounding in units.
 
     Shapes: values (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).

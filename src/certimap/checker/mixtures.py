@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.graph import Flags
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
@@ -42,7 +42,7 @@ class Majorants(NamedTuple):
     bend: Floats
 
 
-def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, budget: Budget) -> str | None:
+def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, budget: CheckBudget) -> str | None:
     """Close the whole space; return None, or a sentence if the search does not end.
 
     `columns` holds the first state of each categorical query variable, then the number of all states.

@@ -72,18 +72,18 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PlainTable:
     """A factor: natural logs over the states of its variables, one axis each."""
 
     scope: tuple[int, ...]
     logs: Floats
 
 
-def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
+def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[PlainTable], list[int]]:
     """Return the factors of a network or hidden tree, and the sizes of all variables, latent ones last."""
     if kind in ("bayesian", "markov"):
         stored = stored_tables(sizes, arrays)
-        tables, all_sizes = [Table(s, t if in_logs else _logs(t)) for s, t, in_logs in stored], sizes.tolist()
+        tables, all_sizes = [PlainTable(s, t if in_logs else _logs(t)) for s, t, in_logs in stored], sizes.tolist()
     elif kind.endswith(":HiddenChowLiuModel"):
         tables, all_sizes = _hidden_tables(sizes, arrays)
     else:
@@ -112,25 +112,25 @@ def stored_tables(sizes: Ints, arrays: Arrays) -> Iterator[tuple[tuple[int, ...]
         at, done = at + length, done + n
 
 
-def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
+def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[PlainTable], list[int]]:
     """Write a hidden Chow-Liu tree as tables: latent variable n + i emits variable i."""
     n, k = len(sizes), len(arrays["root_prior"])
-    tables: list[Table] = []
+    tables: list[PlainTable] = []
     at = 0
     for i, parent in enumerate(arrays["parent"].tolist()):
         states = int(sizes[i])
         emission = arrays["emission"][at : at + k * states].reshape(k, states)
         at += k * states
-        tables.append(Table((n + i, i), _logs(emission)))
+        tables.append(PlainTable((n + i, i), _logs(emission)))
         if parent < 0:
-            tables.append(Table((n + i,), _logs(arrays["root_prior"])))
+            tables.append(PlainTable((n + i,), _logs(arrays["root_prior"])))
         else:
-            tables.append(Table((n + parent, n + i), _logs(arrays["transition"][i])))
+            tables.append(PlainTable((n + parent, n + i), _logs(arrays["transition"][i])))
     return tables, [*sizes.tolist(), *[k] * n]
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class ReducedModel:
     """A product of tables under the evidence: observed variables are fixed, and weights are separate factors.
 
     `log_slack` (nats) covers two errors: in the constant, which shifts every point alike; and in the table logs,
@@ -138,18 +138,18 @@ class Reduced:
     small to cover the second error where large logs cancel.
     """
 
-    tables: list[Table]
+    tables: list[PlainTable]
     sizes: list[int]
     queried: list[int]
     log_constant: float
     log_slack: float = 0.0
 
 
-def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) -> Reduced:
+def reduce(tables: Sequence[PlainTable], sizes: Sequence[int], question: Question) -> ReducedModel:
     """Fix the observed variables; states that other evidence excludes stay in the tables, with weight 0."""
     queried = [int(v) for v in question.queried]
     fixed: dict[int, int] = {}
-    out: list[Table] = []
+    out: list[PlainTable] = []
     constants: list[float] = []
     for v in range(len(question.sizes)):
         weights = question.weights_of(v)
@@ -158,13 +158,13 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
             fixed[v] = int(possible[0])
             constants.append(float(weights[possible[0]]))
         elif np.any(weights != 0.0):
-            out.append(Table((v,), weights))
+            out.append(PlainTable((v,), weights))
     for table in tables:
         index = tuple(fixed.get(v, slice(None)) for v in table.scope)
         scope = tuple(v for v in table.scope if v not in fixed)
         logs = np.asarray(table.logs[index], np.float64)
         if scope:
-            out.append(Table(scope, logs))
+            out.append(PlainTable(scope, logs))
         else:
             constants.append(float(logs))
     mentioned = {v for table in out for v in table.scope}
@@ -175,10 +175,10 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
     slack = UNIT * (
         4.0 * math.fsum(abs(x) for x in constants if math.isfinite(x)) + 2.0 * math.fsum(sizes_of_logs)
     )
-    return Reduced(out, list(sizes), queried, math.fsum(constants), slack)
+    return ReducedModel(out, list(sizes), queried, math.fsum(constants), slack)
 
 
-def spread(table: Table, scope: Sequence[int]) -> Floats:
+def spread(table: PlainTable, scope: Sequence[int]) -> Floats:
     """View a table with the axes of `scope`; the axis of a variable that it lacks has length one."""
     order = sorted(range(len(table.scope)), key=lambda k: scope.index(table.scope[k]))
     logs = table.logs.transpose(order)

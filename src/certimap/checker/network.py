@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.elimination import around
-from certimap.checker.models import Reduced, Rejected, Table, spread
+from certimap.checker.models import PlainTable, ReducedModel, Rejected, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
 from certimap.checker.products import maximised, summed
 
@@ -24,7 +24,7 @@ Scope = tuple[int, ...]
 
 
 @dataclass(eq=False)
-class Network:
+class PlainNetwork:
     """A product of a constant, one table per variable (`own`), and tables of two or more variables, by scope.
 
     `sizes` counts the remaining states of each open variable; variables in `hidden` are summed out, the others
@@ -41,11 +41,11 @@ class Network:
     constants: list[float]
     states: dict[int, Ints]
     side: int = 1
-    budget: Budget = field(default_factory=Budget)
+    budget: CheckBudget = field(default_factory=CheckBudget)
     n_entries: int = 0
 
     @classmethod
-    def of(cls, problem: Reduced, side: int = 1, budget: Budget | None = None) -> Network:
+    def of(cls, problem: ReducedModel, side: int = 1, budget: CheckBudget | None = None) -> PlainNetwork:
         """Return the network of a problem; tables of the same scope are multiplied together."""
         mentioned = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         sizes = {v: problem.sizes[v] for v in mentioned}
@@ -53,32 +53,32 @@ class Network:
         constant = problem.log_constant + (problem.log_slack if side > 0 else 0.0)
         states = {v: np.arange(n) for v, n in sizes.items()}
         constants = [float(up(constant, 8.0 * side))]
-        return cls._joined(sizes, hidden, problem.tables, constants, states, side, budget or Budget())
+        return cls._joined(sizes, hidden, problem.tables, constants, states, side, budget or CheckBudget())
 
     @classmethod
     def _joined(
         cls,
         sizes: dict[int, int],
         hidden: frozenset[int],
-        tables: Sequence[Table],
+        tables: Sequence[PlainTable],
         constants: list[float],
         states: dict[int, Ints],
         side: int,
-        budget: Budget,
-    ) -> Network:
+        budget: CheckBudget,
+    ) -> PlainNetwork:
         own = {v: np.zeros(n) for v, n in sizes.items()}
         found = cls(sizes, hidden, own, {}, {v: set() for v in sizes}, list(constants), states, side, budget)
         for table in tables:
             found.add(table)
         return found
 
-    def copy(self) -> Network:
+    def copy(self) -> PlainNetwork:
         """Return an independent copy."""
         near = {v: set(scopes) for v, scopes in self.near.items()}
         own, tables, constants = dict(self.own), dict(self.tables), list(self.constants)
         sizes, states = dict(self.sizes), dict(self.states)
         self.budget.need(self.n_bytes, "a copy of the network")
-        return Network(
+        return PlainNetwork(
             sizes, self.hidden, own, tables, near, constants, states, self.side, self.budget, self.n_entries
         )
 
@@ -91,7 +91,7 @@ class Network:
         """Reject a step whose work on `n_entries` table entries does not fit the budget."""
         self.budget.need(self.n_bytes + WORKING * FLOAT * n_entries, "a step of the proof")
 
-    def add(self, table: Table) -> None:
+    def add(self, table: PlainTable) -> None:
         """Multiply by a table of open variables."""
         scope = tuple(sorted(table.scope))
         logs = spread(table, scope)
@@ -107,11 +107,11 @@ class Network:
             for v in scope:
                 self.near[v].add(scope)
 
-    def pop(self, scope: Scope) -> Table:
+    def pop(self, scope: Scope) -> PlainTable:
         for v in scope:
             self.near[v].remove(scope)
         self.n_entries -= self.tables[scope].size
-        return Table(scope, self.tables.pop(scope))
+        return PlainTable(scope, self.tables.pop(scope))
 
     @property
     def shapes(self) -> list[tuple[Scope, list[int]]]:
@@ -181,28 +181,28 @@ class Network:
         below = up(total + below * (1.0 - unit))
         return total, {v: below[ptr[v] : ptr[v] + self.sizes[v]] for v in queried}
 
-    def keep(self, states: Mapping[int, Flags]) -> Network:
+    def keep(self, states: Mapping[int, Flags]) -> PlainNetwork:
         """Return the network restricted to some states; a variable with one state is no longer open."""
         self._need(self.n_entries)
         left = {v: np.flatnonzero(states[v]) if v in states else np.arange(n) for v, n in self.sizes.items()}
         sizes = {v: len(s) for v, s in left.items() if len(s) > 1}
-        tables = [Table(s, logs[np.ix_(*(left[v] for v in s))]) for s, logs in self.tables.items()]
-        tables += [Table((v,), logs[left[v]]) for v, logs in self.own.items()]
+        tables = [PlainTable(s, logs[np.ix_(*(left[v] for v in s))]) for s, logs in self.tables.items()]
+        tables += [PlainTable((v,), logs[left[v]]) for v, logs in self.own.items()]
         scopes = [tuple(v for v in t.scope if v in sizes) for t in tables]
         smaller = [
-            Table(scope, t.logs.reshape([sizes[v] for v in scope]))
+            PlainTable(scope, t.logs.reshape([sizes[v] for v in scope]))
             for scope, t in zip(scopes, tables, strict=True)
         ]
         kept = self.states | {v: self.states[v][s] for v, s in left.items()}
         hidden = self.hidden & frozenset(sizes)
         return self._joined(sizes, hidden, smaller, self.constants, kept, self.side, self.budget)
 
-    def split(self, v: int) -> Iterator[Network]:
+    def split(self, v: int) -> Iterator[PlainNetwork]:
         """Yield one network per state of a variable."""
         for state in range(self.sizes[v]):
             yield self.keep({v: np.arange(self.sizes[v]) == state})
 
-    def without_lost(self, tried: Network) -> Network:
+    def without_lost(self, tried: PlainNetwork) -> PlainNetwork:
         """Return the network without the queried states dropped in a copy, whose steps only raise values."""
         open_ones = [v for v in self.sizes if v not in self.hidden]
         return self.keep({v: np.isin(self.states[v], tried.states[v]) for v in open_ones})
@@ -234,7 +234,7 @@ class Network:
             held = [t for t, group in zip(tables, groups or [0] * len(tables), strict=True) if group == k]
             scope = tuple(sorted({v}.union(*(t.scope for t in held))))
             self._need(_entries_of(v, scope, sizes) + sum(t.logs.size for t in tables))
-            held.insert(0, Table((v,), start))
+            held.insert(0, PlainTable((v,), start))
             if is_hidden:
                 found, constants = summed(v, scope, held, sizes, self.budget, weights[k], self.side)
             else:
@@ -248,26 +248,26 @@ class Network:
             raise Rejected(f"variable {v} is replaced by a table that it is not in, or is summed out")
         axis, rest = by.index(v), tuple(u for u in by if u != v)
         self._need(sum(_entries_of(v, {*scope, *rest}, self.sizes) for scope in self.near[v]))
-        logs = up(self.pop(by).logs + spread(Table((v,), self.own[v]), by))
+        logs = up(self.pop(by).logs + spread(PlainTable((v,), self.own[v]), by))
         if np.any((logs > -np.inf).sum(axis=axis) > 1):
             raise Rejected(f"variable {v} is replaced by a table that allows it several states")
         states: NDArray[Any] = logs.argmax(axis=axis)
         others = [self.pop(scope) for scope in sorted(self.near[v])]
         self._forget(v)
-        self.add(Table(rest, logs.max(axis=axis)))
+        self.add(PlainTable(rest, logs.max(axis=axis)))
         for table in others:
             union = tuple(sorted({*rest, *table.scope} - {v}))
             grids = np.ix_(*(np.arange(self.sizes[u]) for u in union))
-            chosen = spread(Table(rest, states), union)
+            chosen = spread(PlainTable(rest, states), union)
             index: tuple[Any, ...] = tuple(chosen if u == v else grids[union.index(u)] for u in table.scope)
             shape = [self.sizes[u] for u in union]
-            self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
+            self.add(PlainTable(union, np.broadcast_to(table.logs[index], shape)))
 
     def maximise(self, v: int, by: Scope) -> None:
         """Maximise a hidden variable that table `by` makes a function of queried ones: its sum has one term."""
         if v not in self.hidden or v not in by or not self.hidden.isdisjoint({*by} - {v}):
             raise Rejected(f"variable {v} is maximised for a table that it is not in, or that more is hidden of")
-        logs = self.tables[by] + spread(Table((v,), self.own[v]), by)
+        logs = self.tables[by] + spread(PlainTable((v,), self.own[v]), by)
         if np.any((logs > -np.inf).sum(axis=by.index(v)) > 1):
             raise Rejected(f"variable {v} is maximised for a table that allows it several states")
         self.hidden -= {v}
@@ -286,9 +286,9 @@ class Network:
                 self._need(self.tables[host].size)
                 self.tables[host] = up(self.tables[host] + spread(self.pop(scope), host))
 
-    def components(self) -> list[Network]:
+    def components(self) -> list[PlainNetwork]:
         """Return the connected components, without constants, ordered by their first variables."""
-        left, found = set(self.sizes), list[Network]()
+        left, found = set(self.sizes), list[PlainNetwork]()
         while left:
             members, reached = set[int](), [min(left)]
             while reached:
@@ -298,8 +298,8 @@ class Network:
                     reached += {u for scope in self.near[v] for u in scope} - members
             left -= members
             scopes = {scope for v in members for scope in self.near[v]}
-            tables = [Table(scope, self.tables[scope]) for scope in sorted(scopes)]
-            tables += [Table((v,), self.own[v]) for v in sorted(members)]
+            tables = [PlainTable(scope, self.tables[scope]) for scope in sorted(scopes)]
+            tables += [PlainTable((v,), self.own[v]) for v in sorted(members)]
             sizes = {v: self.sizes[v] for v in sorted(members)}
             hidden = self.hidden & members
             found.append(self._joined(sizes, hidden, tables, [], self.states, self.side, self.budget))
@@ -319,11 +319,15 @@ def _entries_of(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> int:
 
 
 def value_at(
-    problem: Reduced, point: Sequence[int], side: int, order: Sequence[int] = (), budget: Budget | None = None
+    problem: ReducedModel,
+    point: Sequence[int],
+    side: int,
+    order: Sequence[int] = (),
+    budget: CheckBudget | None = None,
 ) -> float:
     """Return the log value of a point, rounded to `side`; hidden variables in `order` are summed out first."""
     fixed = zip(problem.queried, point, strict=True)
-    network = Network.of(problem, side, budget).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
+    network = PlainNetwork.of(problem, side, budget).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
     listed = [v for v in dict.fromkeys(order) if v in network.hidden][::-1]
     while network.hidden:
         network.eliminate(listed.pop() if listed else network.smallest_hidden())
@@ -331,7 +335,7 @@ def value_at(
 
 
 def boxes_beside(
-    problem: Reduced, answers: Sequence[Sequence[int]], budget: Budget | None = None
+    problem: ReducedModel, answers: Sequence[Sequence[int]], budget: CheckBudget | None = None
 ) -> list[list[Flags]]:
     """Return the boxes in which a proof makes its steps: the whole space, or the space around several answers.
 
@@ -339,13 +343,13 @@ def boxes_beside(
     """
     everything = [np.ones(problem.sizes[v], np.bool_) for v in problem.queried]
     points = [[np.arange(len(b)) == a for b, a in zip(everything, row, strict=True)] for row in answers]
-    return [everything] if len(points) == 1 else around(everything, points, budget or Budget())
+    return [everything] if len(points) == 1 else around(everything, points, budget or CheckBudget())
 
 
 def parts_of(
-    problem: Reduced, boxes: Sequence[Sequence[Flags]], budget: Budget | None = None
-) -> Iterator[Network]:
+    problem: ReducedModel, boxes: Sequence[Sequence[Flags]], budget: CheckBudget | None = None
+) -> Iterator[PlainNetwork]:
     """Yield the problem's network restricted to each box of the query."""
-    whole = Network.of(problem, budget=budget)
+    whole = PlainNetwork.of(problem, budget=budget)
     for box in boxes:
         yield whole.keep(dict(zip(problem.queried, box, strict=True)))

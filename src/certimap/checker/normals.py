@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected, reduce, refuse_huge, tables_of
 from certimap.checker.network import value_at
@@ -33,7 +33,7 @@ def is_normal(kind: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class NormalMoments:
     """K Gaussians over m variables, with bounds (`_off`) on the errors of their means and covariances.
 
     `tables` has 0 or -inf per categorical state; log weights are right to `slack` nats.
@@ -64,7 +64,7 @@ class Normals:
     within: Floats
 
     @classmethod
-    def of(cls, given: Moments, within: Floats, values: Floats) -> Normals:
+    def of(cls, given: NormalMoments, within: Floats, values: Floats) -> Normals:
         """Find roots of the covariances; reject one too nearly singular for floating point."""
         cov, m = given.covariances, given.means.shape[1]
         try:
@@ -181,7 +181,7 @@ def normals_of(
     arrays: Arrays,
     question: Question,
     intervals: Floats,
-    budget: Budget,
+    budget: CheckBudget,
 ) -> Normals:
     """Read a model of Gaussians under a query; `intervals` has the interval or (twice) value of real variables."""
     real = np.array([v for v, variable in enumerate(variables) if "states" not in variable], np.int64)
@@ -204,7 +204,7 @@ def normals_of(
     return Normals.of(moments, intervals[asked], intervals[real[seen], 0])
 
 
-def _mixture(arrays: Arrays, question: Question, wanted: list[int], budget: Budget) -> Moments:
+def _mixture(arrays: Arrays, question: Question, wanted: list[int], budget: CheckBudget) -> NormalMoments:
     logs, means, cov = (np.asarray(arrays[name], np.float64) for name in ("log_weights", "means", "covariances"))
     n = len(question.sizes)
     budget.need(WORKING * FLOAT * len(logs) * len(wanted) ** 2, "the covariances")
@@ -213,7 +213,7 @@ def _mixture(arrays: Arrays, question: Question, wanted: list[int], budget: Budg
         raise Rejected("the mixture's arrays are no weights, means and symmetric matrices of one size")
     means, cov = means[:, wanted], cov[:, wanted][:, :, wanted]
     nothing = np.zeros((len(logs), 0))
-    return Moments(logs, nothing, means, np.zeros_like(means), cov, np.zeros_like(cov), 0.0)
+    return NormalMoments(logs, nothing, means, np.zeros_like(means), cov, np.zeros_like(cov), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +271,7 @@ def _ordered(nodes: Mapping[int, _Node], wanted: Sequence[int]) -> list[int]:
     return order
 
 
-def _network(arrays: Arrays, question: Question, wanted: list[int], budget: Budget) -> Moments:
+def _network(arrays: Arrays, question: Question, wanted: list[int], budget: CheckBudget) -> NormalMoments:
     """Write a linear-Gaussian network as a mixture: a Gaussian per configuration of the discrete variables."""
     nodes = _nodes(arrays, question.sizes)
     order = _ordered(nodes, wanted)
@@ -304,7 +304,7 @@ def _network(arrays: Arrays, question: Question, wanted: list[int], budget: Budg
     off = (off + (m + 8.0) * UNIT * np.matmul(size, size.swapaxes(1, 2))) * (1.0 + 1e-9)
     tables = _tables(question, states, n_parts)
     cov = np.matmul(factor, factor.swapaxes(1, 2))
-    return Moments(logs, tables, mean[:, chosen], mean_off[:, chosen], cov, off, slack)
+    return NormalMoments(logs, tables, mean[:, chosen], mean_off[:, chosen], cov, off, slack)
 
 
 def _tables(question: Question, states: Mapping[int, Ints], n_parts: int) -> Floats:
@@ -317,7 +317,7 @@ def _tables(question: Question, states: Mapping[int, Ints], n_parts: int) -> Flo
 
 
 def _configurations(
-    arrays: Arrays, question: Question, parents: list[int], budget: Budget
+    arrays: Arrays, question: Question, parents: list[int], budget: CheckBudget
 ) -> tuple[dict[int, Ints], Floats, float]:
     """Return configurations of discrete variables, logs of their joint probabilities with the evidence, slack."""
     sizes = question.sizes

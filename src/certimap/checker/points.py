@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, Budget
-from certimap.checker.circuit import Circuit
+from certimap.checker.budget import FLOAT, CheckBudget
+from certimap.checker.circuit import PlainCircuit
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 
@@ -22,7 +22,7 @@ def _rows(points: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def _refuted(
-    circuit: Circuit, points: NDArray[np.int64], answers: NDArray[np.int64], threshold: float
+    circuit: PlainCircuit, points: NDArray[np.int64], answers: NDArray[np.int64], threshold: float
 ) -> str | None:
     """Return a sentence about a point above the threshold that is no answer, or None."""
     values = circuit.values(points)
@@ -33,7 +33,7 @@ def _refuted(
     return f"the joint state {points[worst].tolist()} has the log value {rivals[worst]:.12g}, above the claim"
 
 
-def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float) -> str | None:
+def check_every_point(circuit: PlainCircuit, answers: NDArray[np.int64], threshold: float) -> str | None:
     """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
     sizes = tuple(np.diff(circuit.columns).tolist())
     together = max(1, min(TOGETHER, MAX_NUMBERS // len(sizes)))
@@ -47,7 +47,7 @@ def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: f
     return None
 
 
-def read_points(arrays: Arrays, sizes: Ints, budget: Budget) -> NDArray[np.int64]:
+def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> NDArray[np.int64]:
     """Return the points listed in a proof, as states of the query variables."""
     given = arrays["points"]
     if given.ndim != 2 or given.shape[1] != len(sizes) or given.dtype.kind not in "iu":
@@ -62,7 +62,7 @@ def read_points(arrays: Arrays, sizes: Ints, budget: Budget) -> NDArray[np.int64
 
 
 def check_residual(
-    circuit: Circuit, points: NDArray[np.int64], lower: Floats, answers: NDArray[np.int64], threshold: float
+    circuit: PlainCircuit, points: NDArray[np.int64], lower: Floats, answers: NDArray[np.int64], threshold: float
 ) -> str | None:
     """Check that the unlisted points have too little probability for a better assignment.
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from certimap.checker.budget import Budget
-from certimap.checker.models import Table, spread
+from certimap.checker.budget import CheckBudget
+from certimap.checker.models import PlainTable, spread
 from certimap.checker.numbers import UNIT, Floats, log_sum, up
 
 Scope = tuple[int, ...]
@@ -19,12 +19,12 @@ BLOCK = 2**16  # entries of a product computed at a time
 def summed(
     v: int,
     scope: Scope,
-    tables: Sequence[Table],
+    tables: Sequence[PlainTable],
     sizes: Mapping[int, int],
-    budget: Budget,
+    budget: CheckBudget,
     weight: float = 1.0,
     side: int = 1,
-) -> tuple[Table, list[float]]:
+) -> tuple[PlainTable, list[float]]:
     """Return (Σ f^(1/weight))^weight over a variable, for a product f of tables, as a table and constants.
 
     Together they are at least the true value (with side -1 and weight 1, at most). Small tables are multiplied
@@ -34,7 +34,7 @@ def summed(
     for table in others[:-1]:
         budget.look()
         union = tuple(u for u in scope if u in first.scope or u in table.scope)
-        first = Table(union, up(spread(first, union) + spread(table, union), side))
+        first = PlainTable(union, up(spread(first, union) + spread(table, union), side))
     rest = tuple(u for u in scope if u != v)
     shape = [sizes[u] for u in rest]
     views = [np.broadcast_to(spread(t, (v, *rest)), [sizes[v], *shape]) for t in (first, *others[-1:])]
@@ -45,7 +45,7 @@ def summed(
         parts = [view[(slice(None), *at)] for view in views]
         found[at] = _power_sum(up(parts[0] + parts[1], side) if others else parts[0], weight, side)
     top = float(found.max())
-    return (Table(rest, up(found - top, side)), [top]) if top > -math.inf else (Table(rest, found), [])
+    return (PlainTable(rest, up(found - top, side)), [top]) if top > -math.inf else (PlainTable(rest, found), [])
 
 
 def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
@@ -59,7 +59,7 @@ def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
     return up(base + up(weight * raised), 2.0)
 
 
-def _paired(tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget) -> list[Table]:
+def _paired(tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget) -> list[PlainTable]:
     """Multiply the two tables with the smallest product, repeatedly, until at most two are left."""
     left = list(tables)
     while len(left) > 2:
@@ -69,15 +69,15 @@ def _paired(tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget) -
         _, j, i = min(unions)
         b, a = left.pop(j), left.pop(i)
         union = tuple(sorted({*a.scope, *b.scope}))
-        left.append(Table(union, spread(a, union) + spread(b, union)))
+        left.append(PlainTable(union, spread(a, union) + spread(b, union)))
     return left
 
 
 def _in_blocks(
-    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
+    v: int, scope: Scope, tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget
 ) -> tuple[Scope, Floats]:
     """Return the axes and entries of the maximum over v of two tables' sum; the order of axes gives long runs."""
-    *_, b, a = [Table((), np.zeros(())), *sorted(tables, key=lambda t: t.logs.size)]
+    *_, b, a = [PlainTable((), np.zeros(())), *sorted(tables, key=lambda t: t.logs.size)]
     strides = dict(zip(a.scope, a.logs.strides, strict=True))
     shared, alone = {*a.scope} & {*b.scope} - {v}, {*a.scope} - {*b.scope, v}
     inner = max(shared, alone, key=lambda us: math.prod(sizes[u] for u in us))
@@ -96,8 +96,8 @@ def _in_blocks(
 
 
 def maximised(
-    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
-) -> tuple[Table, list[float]]:
+    v: int, scope: Scope, tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget
+) -> tuple[PlainTable, list[float]]:
     """Return the maximum over a variable of a product of tables, as a table and constants, block by block.
 
     Each table is first shifted to a largest entry of 0, so that no term is positive: a sum s of k terms then errs
@@ -107,7 +107,8 @@ def maximised(
     tops = [float(t.logs.max()) for t in tables]
     constants = [top for top in tops if -math.inf < top != 0.0]
     tables = [
-        Table(t.scope, t.logs - top) if -math.inf < top != 0.0 else t for t, top in zip(tables, tops, strict=True)
+        PlainTable(t.scope, t.logs - top) if -math.inf < top != 0.0 else t
+        for t, top in zip(tables, tops, strict=True)
     ]
     if math.prod(sizes[u] for u in scope) <= BLOCK:
         rest, joint = tuple(u for u in scope if u != v), np.zeros(())
@@ -122,4 +123,4 @@ def maximised(
         constants += [top, unit * abs(top)]
         found -= top
         found *= 1.0 - unit
-    return Table(rest, found), constants
+    return PlainTable(rest, found), constants

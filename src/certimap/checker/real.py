@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.leaves import KINDS, log_largest, log_share
 from certimap.checker.models import Arrays, Question, Rejected
 from certimap.checker.normal import log_mass, log_peaks
@@ -79,7 +79,7 @@ def in_cells(question: Question, edges: Edges) -> Question:
 
 
 def leaf_logs(
-    kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: Budget
+    kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: CheckBudget
 ) -> Floats:
     """Return the log values of leaves of a kind (one row of parameters each), shape (leaves, cells).
 

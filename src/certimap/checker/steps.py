@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import Budget
-from certimap.checker.models import Arrays, Reduced, Rejected
-from certimap.checker.network import Flags, Network, parts_of
+from certimap.checker.budget import CheckBudget
+from certimap.checker.models import Arrays, ReducedModel, Rejected
+from certimap.checker.network import Flags, PlainNetwork, parts_of
 from certimap.checker.numbers import UNIT, Floats, up
 
 CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK, MAXIMISE = range(12)
@@ -49,7 +49,7 @@ class _Reader:
     def step(self) -> int:
         return int(self._next(0, self.steps, 1)[0])
 
-    def variable(self, network: Network) -> int:
+    def variable(self, network: PlainNetwork) -> int:
         """Read the variable of a step; reject one that is not open."""
         v = self.step()
         if v not in network.sizes:
@@ -67,7 +67,7 @@ class _Reader:
         bits = np.unpackbits(self.kept[start // 8 : (start + n + 7) // 8])
         return bits[start % 8 : start % 8 + n].astype(np.bool_)
 
-    def grouped(self, network: Network, v: int) -> tuple[list[int], list[Floats], list[float]]:
+    def grouped(self, network: PlainNetwork, v: int) -> tuple[list[int], list[Floats], list[float]]:
         """Read an elimination in groups: each table's group, the shifts, and the weights (all 1 if queried)."""
         groups: list[int] = self._next(0, self.steps, len(network.near[v])).tolist()
         n = max(groups, default=0) + 1
@@ -95,7 +95,7 @@ class _Reader:
 
 
 def check_steps(
-    problem: Reduced, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, budget: Budget
+    problem: ReducedModel, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, budget: CheckBudget
 ) -> str | None:
     """Apply the steps of a proof to boxes of the query, one box after the other.
 
@@ -122,16 +122,16 @@ def check_steps(
     return None
 
 
-Parts = Iterator[tuple[Network, float]]  # each with the level at which it must close
+Parts = Iterator[tuple[PlainNetwork, float]]  # each with the level at which it must close
 Waiting = tuple[Parts, int]  # with the bytes of the network that they come from
 CLOSED = None, None, 0
 
 
 def _closed(
-    network: Network, threshold: float, given: _Reader, budget: Budget
+    network: PlainNetwork, threshold: float, given: _Reader, budget: CheckBudget
 ) -> tuple[Parts | None, str | None, int]:
     """Apply steps until a part closes or splits; return its parts, a sentence on failure, and the bytes kept."""
-    tried: Network | None = None  # the network to return to after steps on a copy
+    tried: PlainNetwork | None = None  # the network to return to after steps on a copy
     before = budget.held
     while True:
         budget.need(network.n_bytes, "a part of the network")
@@ -165,7 +165,7 @@ def _closed(
             return None, f"there is no step of the kind {step} here", 0
 
 
-def _without(network: Network, step: int, given: _Reader) -> None:
+def _without(network: PlainNetwork, step: int, given: _Reader) -> None:
     """Eliminate or replace a variable, or maximise a hidden one."""
     v = given.variable(network)
     if step == ELIMINATE:
@@ -179,7 +179,7 @@ def _without(network: Network, step: int, given: _Reader) -> None:
         (network.replace if step == REPLACE else network.maximise)(v, near[k])
 
 
-def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network | None, str | None]:
+def _left(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[PlainNetwork | None, str | None]:
     """Drop states; return None if nothing is left, and None with a sentence if a dropped state is too good."""
     _, each = network.bounds()
     kept = {v: given.flags(len(found)) for v, found in each.items()}
@@ -190,7 +190,7 @@ def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network |
     return (network.keep(kept) if all(flags.any() for flags in kept.values()) else None), None
 
 
-def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
+def _divided(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
     """Give each component its own level; the levels must add up to at most the threshold."""
     found = network.components()
     levels = given.shift(len(found)).tolist()
@@ -200,7 +200,7 @@ def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts 
     return zip(found, levels, strict=True), None, sum(part.n_bytes for part in found)
 
 
-def _parts(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
+def _parts(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
     """Split a part on a variable, into one part per state."""
     v = given.variable(network)
     if v in network.hidden:

@@ -4,7 +4,8 @@ For each product of sets the file lists the rows that could exceed the threshold
 dominated by combinations of others, with the members and weights of each combination, and the groups of other rows
 that are replaced by their maximum. Rows are numbered in the order of the products, which rounding cannot change.
 
-Without such lists, rows dominated by a single other row are dropped, and rows of large sets are grouped (`Plain`).
+Without such lists, rows dominated by a single other row are dropped, and rows of large sets are grouped
+(`PlainVectors`).
 
 Dropping x for a convex combination of y_i that dominates it loses nothing: whatever multiplies a vector later is
 linear and nonnegative, so some y_i ends at least as high as x. "What a certificate means" has the proof.
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, run_starts
 
@@ -79,7 +80,7 @@ class Step:
     counts: Ints
     groups: Ints
 
-    def loss(self, found: Vectors, budget: Budget) -> float:
+    def loss(self, found: Vectors, budget: CheckBudget) -> float:
         """Return the nats lost to ties in a set; reject a row dropped without cause."""
         n_rows = PIECE // max(1, found.values.shape[1]) + int(self.lengths.max(initial=0))
         budget.need(
@@ -159,7 +160,7 @@ def grouped(found: Vectors, groups: Ints) -> Vectors:
     return Vectors(contexts[starts], np.maximum.reduceat(found.values[order], starts, axis=0), found.error)
 
 
-def undominated(found: Vectors, budget: Budget) -> tuple[Vectors, float]:
+def undominated(found: Vectors, budget: CheckBudget) -> tuple[Vectors, float]:
     """Drop the rows dominated by a kept row of their context; return the set, and the nats lost to ties."""
     alive, lost = np.ones(len(found.context), np.bool_), 0.0
     order = np.lexsort((-log_sum(found.values), found.context))
@@ -209,12 +210,12 @@ def groups_of(found: Vectors, limit: int, acting: Floats) -> Ints:
     return groups
 
 
-class Script:
+class VectorScript:
     """Reads a proof's steps and its plan, one after the other."""
 
     NAMES = ("listed", "gone", "lengths", "members", "counts", "groups")
 
-    def __init__(self, arrays: Arrays, level: float, budget: Budget) -> None:
+    def __init__(self, arrays: Arrays, level: float, budget: CheckBudget) -> None:
         self.budget = budget
         blank = {name: np.empty(0, np.uint8) for name in ("plan", *self.NAMES)}
         self.is_blank = not {"sizes", *blank} & set(arrays)
@@ -275,7 +276,7 @@ class Script:
             raise Rejected("the kept vectors go on after the last box is closed")
 
 
-class Plain(Script):
+class PlainVectors(VectorScript):
     """Decides on boxes and vectors by simple rules, when the file does not."""
 
     LIMITS: ClassVar[tuple[int, ...]] = (
@@ -284,7 +285,7 @@ class Plain(Script):
         4096,
     )  # vectors per set, in the successive eliminations of a box
 
-    def __init__(self, level: float, budget: Budget) -> None:
+    def __init__(self, level: float, budget: CheckBudget) -> None:
         super().__init__({}, level, budget)
         self.limit: int = self.LIMITS[0]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from certimap.checker.asked import question_in_words, shown
 from certimap.checker.boxes import check_boxes
-from certimap.checker.buckets import Buckets
-from certimap.checker.budget import FLOAT, Budget
+from certimap.checker.buckets import ProofBuckets
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of, values_at
 from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
@@ -23,7 +23,7 @@ from certimap.checker.graph import read_graph
 from certimap.checker.leaves import with_own_codes
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
-from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.models import Arrays, Question, ReducedModel, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.normals import is_normal, normals_of
 from certimap.checker.numbers import Ints
@@ -77,7 +77,7 @@ def check_arrays(
     *,
     hidden: Sequence[str] = (),
     exact: bool = False,
-    budget: Budget | None = None,
+    budget: CheckBudget | None = None,
 ) -> Verdict:
     """Check a proof against a model.
 
@@ -91,14 +91,14 @@ def check_arrays(
     exact
         Check a small model once more by enumeration in exact numbers.
     budget
-        Seconds and bytes after which the check gives up and rejects; None: the defaults of `Budget`.
+        Seconds and bytes after which the check gives up and rejects; None: the defaults of `CheckBudget`.
 
     Returns
     -------
     Verdict
         Rejected, with a sentence, for any proof that does not hold; no proof raises an error.
     """
-    budget = Budget.starting_now() if budget is None else budget
+    budget = CheckBudget.starting_now() if budget is None else budget
     try:
         if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
             raise Rejected("the proof is about another model: the fingerprints differ")
@@ -113,7 +113,7 @@ def check_arrays(
         return Verdict(False, "rejected: checking the proof takes more memory than there is")
 
 
-def _admit(arrays: Arrays, budget: Budget) -> None:
+def _admit(arrays: Arrays, budget: CheckBudget) -> None:
     """Reject arrays that are not vectors or matrices of native numbers, and count their bytes."""
     for name, values in arrays.items():
         is_float = values.dtype.kind == "f" and values.dtype.itemsize == FLOAT
@@ -123,7 +123,12 @@ def _admit(arrays: Arrays, budget: Budget) -> None:
 
 
 def _checked(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool, budget: Budget
+    kind: str,
+    variables: Sequence[Mapping[str, Any]],
+    arrays: Arrays,
+    proof: Proof,
+    exact: bool,
+    budget: CheckBudget,
 ) -> Verdict:
     claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
@@ -155,7 +160,7 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
 
 
 def _circuit(
-    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
+    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
 ) -> tuple[float, str | None]:
     """Return the log value of the worst answer, and why the rest is not covered, or None."""
     asked, given = claim.question, proof.arrays
@@ -187,7 +192,12 @@ def _circuit(
 
 
 def _normal(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
+    kind: str,
+    variables: Sequence[Mapping[str, Any]],
+    arrays: Arrays,
+    claim: Claim,
+    proof: Proof,
+    budget: CheckBudget,
 ) -> tuple[float, str | None]:
     """Check as `_circuit` does, for mixtures of Gaussians with covariances and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
@@ -206,13 +216,15 @@ def _columns(question: Question) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
 
 
-def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
+def _network(
+    kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
+) -> tuple[float, str | None]:
     """Return the log value of the worst answer, and why the rest is not covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
     if claim.method == BOUNDING:
         return _wide(problem, claim, proof, budget)
-    tree = Buckets.of(problem, budget=budget)
+    tree = ProofBuckets.of(problem, budget=budget)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
         for answer in claim.answers.tolist()
@@ -220,7 +232,9 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budg
     log_value = claim.least([tree.bound(point, -1) for point in points])
     threshold = claim.threshold(log_value)
     if claim.method == DRAWS:
-        everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant), budget=budget)
+        everything = ProofBuckets.of(
+            ReducedModel(problem.tables, problem.sizes, [], problem.log_constant), budget=budget
+        )
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1), budget)
     if claim.method != "vectors":
         raise Rejected(f"a proof by {claim.method!r} is none that covers a network")
@@ -228,7 +242,7 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budg
     return log_value, None
 
 
-def _wide(problem: Reduced, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
+def _wide(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget) -> tuple[float, str | None]:
     """Check as `_network` does, by steps, for networks too wide to eliminate."""
     order, answers = proof.arrays["order"], claim.answers.tolist()
     if order.ndim != 1 or order.dtype.kind != "i" or len(order) > len(problem.sizes):
@@ -239,7 +253,7 @@ def _wide(problem: Reduced, claim: Claim, proof: Proof, budget: Budget) -> tuple
     return log_value, check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
 
 
-def _draws(claim: Claim, proof: Proof, log_prob: float, budget: Budget) -> str | None:
+def _draws(claim: Claim, proof: Proof, log_prob: float, budget: CheckBudget) -> str | None:
     """Recompute the evidence of draws that found nothing better; the draws themselves cannot be checked."""
     log_r, closed, counts = (np.asarray(proof.arrays[name]) for name in ("log_open", "log_closed", "counts"))
     budget.need(10.0 * FLOAT * max(log_r.size, counts.size), "the record of draws")
@@ -262,7 +276,7 @@ def _draws(claim: Claim, proof: Proof, log_prob: float, budget: Budget) -> str |
     return None
 
 
-def _exactly(kind: str, arrays: Arrays, claim: Claim, budget: Budget) -> str:
+def _exactly(kind: str, arrays: Arrays, claim: Claim, budget: CheckBudget) -> str:
     sizes = claim.question.sizes
     try:
         value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers, budget)

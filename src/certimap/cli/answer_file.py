@@ -18,7 +18,7 @@ from certimap.errors import CertimapError, QueryError
 from certimap.io.files import write_text
 
 if TYPE_CHECKING:
-    from certimap.ask.batch import Row
+    from certimap.ask.batch import BatchRow
 
 FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
 
@@ -29,7 +29,7 @@ def check_folder(path: Path) -> None:
         raise QueryError(f"answers go to {str(path)!r}, and {str(path.parent)!r} is no folder")
 
 
-def write_answers(path: Path, rows: Sequence[Row], answers: Iterable[MapResult | FailedQuery]) -> int:
+def write_answers(path: Path, rows: Sequence[BatchRow], answers: Iterable[MapResult | FailedQuery]) -> int:
     """Answer rows, show progress, and write one line per row; return the exit code.
 
     A line has the row's number, its variables, natural logs, the certificate, and the error of a failed row.
@@ -59,7 +59,7 @@ def write_answers(path: Path, rows: Sequence[Row], answers: Iterable[MapResult |
     return CUT_SHORT if interrupted else SOME_FAILED if failed else 0
 
 
-def _table(rows: Sequence[Row], found: Sequence[MapResult | FailedQuery]) -> str:
+def _table(rows: Sequence[BatchRow], found: Sequence[MapResult | FailedQuery]) -> str:
     """Return the lines of all rows, including rows not reached."""
     asked = dict.fromkeys(n for a in found if isinstance(a, MapResult) for n in a.assignment)
     facts = {name: name if name not in asked else f"{name} of the answer" for name in ("row", *FACTS)}
@@ -75,7 +75,7 @@ def _table(rows: Sequence[Row], found: Sequence[MapResult | FailedQuery]) -> str
     return text.getvalue()
 
 
-def _observed(row: Row) -> dict[str, Any]:
+def _observed(row: BatchRow) -> dict[str, Any]:
     """Return a row's evidence: labels and numbers."""
     with suppress(CertimapError):
         evidence: Mapping[str, Any] = row.ask()[1]

@@ -17,7 +17,7 @@ from certimap.errors import CertimapError
 from certimap.io.files import write_text
 
 if TYPE_CHECKING:
-    from certimap.ask.batch import Row
+    from certimap.ask.batch import BatchRow
     from certimap.core.domain import Label
     from certimap.core.result import MapResult
     from certimap.explanations import Explanation
@@ -91,9 +91,9 @@ class AnswerPrinter:
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[BatchRow],
         as_json: bool,
-        describe: Callable[[Row], dict[str, Any]] | None = None,
+        describe: Callable[[BatchRow], dict[str, Any]] | None = None,
         output: Path | None = None,
         wishes: Mapping[str, Any] | None = None,
     ) -> None:
@@ -172,7 +172,7 @@ class AnswerPrinter:
             if found is not None:
                 print("\n" + "\n".join(found.lines(with_answer=False)).strip("\n"))
 
-    def _json_of(self, row: Row, answer: MapResult | FailedQuery, found: Explanation | None) -> str:
+    def _json_of(self, row: BatchRow, answer: MapResult | FailedQuery, found: Explanation | None) -> str:
         """Return an answer as JSON, with its query, settings and explanation."""
         data = answer.to_dict()
         if found is not None:

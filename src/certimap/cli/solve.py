@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from certimap.ask.batch import Row
+from certimap.ask.batch import BatchRow
 from certimap.cli import inputs
 from certimap.core.domain import Domain
 from certimap.core.result import MapResult
@@ -308,14 +308,14 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
             raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
-def _describer(model: Model, file: str, settings: Settings) -> Callable[[Row], dict[str, Any]]:
+def _describer(model: Model, file: str, settings: Settings) -> Callable[[BatchRow], dict[str, Any]]:
     """Return a function that records a row's query and settings for `certimap replay`."""
     from certimap.ask.replay import asked
     from certimap.io.native import fingerprint
 
     own = fingerprint(model)
 
-    def describe(row: Row) -> dict[str, Any]:
+    def describe(row: BatchRow) -> dict[str, Any]:
         return asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
 
     return describe
@@ -328,7 +328,7 @@ def read_rows(
     query_file: Path | None,
     evidence_file: Path | None,
     options: TextOptions,
-) -> list[Row]:
+) -> list[BatchRow]:
     """Join options and files into queries: one, or one per case of a file."""
     names = inputs.parse_query(query, domain)
     given = inputs.parse_evidence(evidence, domain)
@@ -354,7 +354,7 @@ def read_rows(
         return variables, inputs.merged((given, more, found))
 
     return [
-        Row(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
+        BatchRow(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
         for number, (one, row) in enumerate(pairs, 1)
     ]
 

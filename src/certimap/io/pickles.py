@@ -107,10 +107,10 @@ class _Unpickler(pickle.Unpickler):
         if module_name.partition(".")[0] == "numpy" and global_name in made:
             return made[global_name]
 
-        class Named(Instance):
+        class _Placeholder(Instance):
             name = global_name
 
-        return Named
+        return _Placeholder
 
 
 def read_pickle(data: bytes) -> Any:

@@ -85,7 +85,7 @@ class ConditionalSum:
         return out + self.log_scale
 
 
-class Part(NamedTuple):
+class NuisancePart(NamedTuple):
     """A group of connected nuisance variables, their neighbours and tables, and an elimination order."""
 
     problem: Problem
@@ -97,7 +97,7 @@ class Part(NamedTuple):
         return 2.0 ** min(self.order.log2_size, 1000.0)
 
 
-class Evaluator:
+class PointEvaluator:
     """Values of full assignments of the query, ln of (product of tables, nuisance summed out), in nats.
 
     Parameters
@@ -122,7 +122,7 @@ class Evaluator:
         problem: Problem,
         variables: Sequence[int],
         workers: int = 1,
-        parts: Sequence[Part] | None = None,
+        parts: Sequence[NuisancePart] | None = None,
     ) -> None:
         self.problem, self.workers = problem, workers
         self.work = 0.0
@@ -279,7 +279,7 @@ def log_total(problem: Problem, max_work: float, control: Control | None = None)
     parts = ordered_parts(everything, control)
     if work_of(everything, parts) > max_work:
         return None
-    evaluator = Evaluator(everything, (), parts=parts)
+    evaluator = PointEvaluator(everything, (), parts=parts)
     total = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
     if total == -math.inf:
         raise ImpossibleEvidence(
@@ -300,12 +300,12 @@ def conditional_work(problem: Problem, effort: float = EFFORT) -> float:
     return work_of(problem, ordered_parts(problem, effort=effort))
 
 
-def work_of(problem: Problem, parts: Sequence[Part]) -> float:
+def work_of(problem: Problem, parts: Sequence[NuisancePart]) -> float:
     """Return `conditional_work` for known parts."""
     return len(problem.tables) + sum(part.n_entries for part in parts)
 
 
-def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[Part]:
+def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[NuisancePart]:
     """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`.
 
     Raises
@@ -313,7 +313,7 @@ def ordered_parts(problem: Problem, control: Control | None = None, effort: floa
     TimeUp
         When the time is up.
     """
-    return [Part(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
+    return [NuisancePart(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
 
 
 def _nuisance_order(part: Problem, control: Control | None, effort: float) -> Elimination:
@@ -354,7 +354,7 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
     ]
 
 
-def _conditional_sum(ordered: Part, column: dict[int, int]) -> ConditionalSum:
+def _conditional_sum(ordered: NuisancePart, column: dict[int, int]) -> ConditionalSum:
     """Convert the elimination of one group of nuisance variables to arrays."""
     part, found = ordered
     place = {v: i for i, v in enumerate(found.order)}

@@ -10,7 +10,7 @@ from certimap.core.control import Control
 from certimap.networks.integers import FineIntegers, above_nats, to_fine_integers
 from certimap.networks.problem import FLOOR, HARD, Problem, Table
 from certimap.networks.roof import OPEN, Binary, Bools, Ints, Roof, is_balanced, roof, settled
-from certimap.networks.simplify import Kept, Simplified, impossible
+from certimap.networks.simplify import KeptStates, Simplified, impossible
 
 FEWEST_VARIABLES = 12  # fewer are eliminated sooner
 
@@ -117,7 +117,9 @@ def cut(problem: Problem, control: Control | None = None) -> Simplified:
     found = roof(model, control)
     states, loss = settled(found)
     fixed = np.flatnonzero(states != OPEN)
-    steps = tuple(Kept(v, s) for v, s in zip(variables[fixed].tolist(), states[fixed].reshape(-1, 1), strict=True))
+    steps = tuple(
+        KeptStates(v, s) for v, s in zip(variables[fixed].tolist(), states[fixed].reshape(-1, 1), strict=True)
+    )
     left = _left(problem, variables, found, states)
     return Simplified(replace(left, constant=int(left.constant) + loss), steps)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import ImpossibleEvidence
-from certimap.networks.conditional import Evaluator
+from certimap.networks.conditional import PointEvaluator
 from certimap.networks.elimination_plan import cheap_plan
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.decoding import decode
@@ -83,7 +83,7 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     variables = sorted(everything.sizes)
     n_states = np.array([everything.sizes[v] for v in variables], np.int64)
     found = np.array([states.get(v, 0) for v in variables], np.int64)
-    found = Evaluator(maximised, variables).climb(found, n_states, PART_WORK, lambda: control.should_stop)
+    found = PointEvaluator(maximised, variables).climb(found, n_states, PART_WORK, lambda: control.should_stop)
     degree = dict.fromkeys(variables, 0)
     for table in everything.tables:
         for v in table.scope:

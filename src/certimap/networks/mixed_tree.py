@@ -27,7 +27,7 @@ LN2 = math.log(2.0)
 SLACK_BITS = 1e-6  # log base 2: more than rounding moves an entry in one step
 
 
-class Message(NamedTuple):
+class MixedMessage(NamedTuple):
     """A nonnegative function over a scope.
 
     Attributes
@@ -45,7 +45,7 @@ class Message(NamedTuple):
     most: float = 0.0
 
 
-class Bounds(NamedTuple):
+class StateBounds(NamedTuple):
     """Upper bounds in nats, rounded up.
 
     Attributes
@@ -107,7 +107,7 @@ class MixedTree:
         self._up(keep=False)
         return self._total() + self.log_slack
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StateBounds:
         """Return bounds of the whole, and of each state of every queried variable.
 
         Cost: up to three times as much as `bound`, and the messages that buckets of queried variables receive are
@@ -116,11 +116,13 @@ class MixedTree:
         self._up(keep=True)
         total = self._total()
         if total == -math.inf:
-            return Bounds(total, total, {v: np.full(self.problem.sizes[v], -np.inf) for v in self.problem.query})
+            return StateBounds(
+                total, total, {v: np.full(self.problem.sizes[v], -np.inf) for v in self.problem.query}
+            )
         found = {v: values + self.log_slack for v, values in self._down(total).items()}
         total += self.log_slack
         bound = min([total, *(float(values.max()) for values in found.values())])
-        return Bounds(bound, total, found)
+        return StateBounds(bound, total, found)
 
     def order_towards(self, v: int) -> list[int]:
         """Return an order in which all messages run to a variable's bucket, so that it is eliminated last."""
@@ -158,8 +160,8 @@ class MixedTree:
 
     def _up(self, keep: bool) -> None:
         """Send the messages towards the roots; keep the messages that `_down` needs."""
-        self._messages: dict[int, Message] = {}
-        self._locals: dict[int, Message | None] = {}
+        self._messages: dict[int, MixedMessage] = {}
+        self._locals: dict[int, MixedMessage | None] = {}
         self._tops: list[float] = []  # nats taken out of the tables
         for r, region in enumerate(self.regions):
             self._locals[r] = self._local(region)
@@ -168,7 +170,7 @@ class MixedTree:
             if not self._messages[r].values.any():
                 for root in range(r, len(self.regions)):
                     if self.parent[root] < 0:
-                        self._messages[root] = Message((), np.zeros(1))
+                        self._messages[root] = MixedMessage((), np.zeros(1))
                 return
             if not (keep and self._keeps(region)):
                 for c in region.children:
@@ -187,7 +189,7 @@ class MixedTree:
     def _down(self, total: float) -> dict[int, Floats]:
         """Send messages from the roots to the buckets of queried variables; return the bounds of their states."""
         found: dict[int, Floats] = {}
-        down: dict[int, Message] = {}
+        down: dict[int, MixedMessage] = {}
         others: dict[int, float] = {}  # nats of all roots but the region's own
         for r in range(len(self.regions) - 1, -1, -1):
             if not self.has_query[r]:
@@ -212,7 +214,7 @@ class MixedTree:
     def _sums_first(self, variables: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(variables, key=lambda v: (v in self.problem.query, self.place[v])))
 
-    def _inputs(self, r: int, but: int = -1) -> list[Message]:
+    def _inputs(self, r: int, but: int = -1) -> list[MixedMessage]:
         local = self._locals[r]
         children = [self._messages[c] for c in self.regions[r].children if c != but]
         return children if local is None else [local, *children]
@@ -224,7 +226,7 @@ class MixedTree:
 
     # --- steps -------------------------------------------------------------------------------------------
 
-    def _local(self, region: Region) -> Message | None:
+    def _local(self, region: Region) -> MixedMessage | None:
         """Return the product of a region's own tables."""
         if not region.tables:
             return None
@@ -234,7 +236,7 @@ class MixedTree:
         logs = np.asarray(product(tables, scope, self.problem.shape(scope)), np.float64).ravel()
         top = float(logs.max())
         if top == -math.inf:
-            return Message(scope, np.zeros(logs.size))
+            return MixedMessage(scope, np.zeros(logs.size))
         logs = logs - top
         self._tops.append(top)
         values = np.exp(logs)
@@ -243,9 +245,11 @@ class MixedTree:
         lowest = -float(logs[logs > -np.inf].min())
         self._reach += min(lowest, MIXED_BITS) + abs(top)  # of the logs that were made
         values = np.where(logs > -np.inf, np.maximum(values, floor), 0.0)
-        return Message(scope, values, 0, max(-lowest / LN2 - SLACK_BITS, -MIXED_BITS), SLACK_BITS)
+        return MixedMessage(scope, values, 0, max(-lowest / LN2 - SLACK_BITS, -MIXED_BITS), SLACK_BITS)
 
-    def _eliminated(self, inputs: Sequence[Message], gone: Sequence[int], scope: tuple[int, ...]) -> Message:
+    def _eliminated(
+        self, inputs: Sequence[MixedMessage], gone: Sequence[int], scope: tuple[int, ...]
+    ) -> MixedMessage:
         """Multiply functions and eliminate variables one by one; `scope` is the result's, in order."""
         if not gone:
             return self._step(inputs, None, scope)
@@ -259,7 +263,7 @@ class MixedTree:
             inputs = [found]
         return inputs[0]
 
-    def _free(self, message: Message) -> None:
+    def _free(self, message: MixedMessage) -> None:
         """Keep the memory of a message for the next message of its size."""
         self._spare.setdefault(message.values.size, []).append(message.values)
 
@@ -268,7 +272,7 @@ class MixedTree:
         spare = self._spare.get(n_entries)
         return spare.pop() if spare else np.empty(n_entries)
 
-    def _step(self, inputs: Sequence[Message], own: int | None, out: tuple[int, ...]) -> Message:
+    def _step(self, inputs: Sequence[MixedMessage], own: int | None, out: tuple[int, ...]) -> MixedMessage:
         """Multiply functions and eliminate at most one variable."""
         rest = list(inputs)
         while len(rest) > kernels.MAX_INPUTS:
@@ -312,11 +316,11 @@ class MixedTree:
                 for_blocks(lambda a, b, at=first: task(at + a, at + b), n, block, self.workers)
         self._n_roundings += n_own + len(rest) + 3
         least, most = sum(m.least for m in rest), sum(m.most for m in rest) + math.log2(n_own)
-        found = Message(out, values, sum(m.exponent for m in rest), least - SLACK_BITS, most + SLACK_BITS)
+        found = MixedMessage(out, values, sum(m.exponent for m in rest), least - SLACK_BITS, most + SLACK_BITS)
         return found if least > -MIXED_BITS and abs(most) < MIXED_TOP else _settled(found)
 
 
-def _settled(message: Message) -> Message:
+def _settled(message: MixedMessage) -> MixedMessage:
     """Scale a function whose entries stray from 1, and raise positive ones that are too small for products."""
     top, low = kernels.extent(message.values)
     if top == 0.0:
@@ -328,11 +332,11 @@ def _settled(message: Message) -> Message:
     return message._replace(exponent=message.exponent + shift, least=least, most=SLACK_BITS)
 
 
-def _size(message: Message) -> int:
+def _size(message: MixedMessage) -> int:
     return message.values.size
 
 
-def _log(message: Message) -> float:
+def _log(message: MixedMessage) -> float:
     """Return the log (nats) of a function without variables."""
     value = float(message.values[0])
     return message.exponent * LN2 + math.log(value) if value > 0.0 else -math.inf

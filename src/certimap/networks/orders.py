@@ -25,8 +25,8 @@ from certimap.networks.kernels.orders import (
     QUERIED,
     SIZE,
     WEIGHTED_FILL,
-    Graph,
-    Rule,
+    NeighbourLists,
+    OrderRule,
 )
 from certimap.networks.small_orders import least_fill
 
@@ -56,7 +56,7 @@ _NEAR = 1e-4  # log2 by which a clique may exceed a limit: sizes are rounded to 
 _ORDERING = "looking for an elimination order"
 _BACK = (0, 1, 2, 4)  # log2 below the limit up to which hidden variables go first
 _COSTS = (FILL, WEIGHTED_FILL, SIZE)
-_NOISE = ((0.0, 0.0), (0.5, 0.05), (0.5, 0.15))  # of tries, in turn: see `Rule`
+_NOISE = ((0.0, 0.0), (0.5, 0.05), (0.5, 0.15))  # of tries, in turn: see `OrderRule`
 
 
 def min_fill(
@@ -92,7 +92,7 @@ def min_fill(
     counted again each time that one of them goes: 1,000 variables take some 3 ms.
     """
     search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
-    rule = Rule(FILL, _grains(log2_limit), _UNLIMITED, -1.0, 0.0)
+    rule = OrderRule(FILL, _grains(log2_limit), _UNLIMITED, -1.0, 0.0)
     small = search.small(rule, query, most_entries)
     if small is not None:
         return small
@@ -145,7 +145,7 @@ def best_order(
     stage = dict.fromkeys(queried, QUERIED) | dict.fromkeys(last, LAST)
     search = _Search(scopes, sizes, stage, control, seed)
     limit = _grains(log2_most)
-    rule = Rule(FILL, limit, limit, -1.0, 0.0)
+    rule = OrderRule(FILL, limit, limit, -1.0, 0.0)
     small = search.small(rule, queried)
     if small is not None and small.log2_early == 0.0 and small.log2_largest <= log2_most:
         return small  # a search would cost more than it can save
@@ -227,7 +227,7 @@ class _Found(NamedTuple):
 class _Try:
     """A recipe for an order: a rule, its random stream, and the share of the best order to keep."""
 
-    rule: Rule
+    rule: OrderRule
     row: int = 0
     kept: float = 0.0
 
@@ -269,7 +269,7 @@ class _Search:
             effort = min(effort, 2.0 ** math.floor(math.log2(max(seconds, 1e-6) * TIME_SHARE * VISITS_PER_SECOND)))
         return min(effort, worth)
 
-    def small(self, rule: Rule, query: Collection[int], most_entries: float = math.inf) -> Elimination | None:
+    def small(self, rule: OrderRule, query: Collection[int], most_entries: float = math.inf) -> Elimination | None:
         """Return the measured order of least fill of a small graph without a kernel; None for other graphs.
 
         Kernels take seconds to compile. A graph is small that has few edges, and a cheap order: eliminating in it
@@ -302,9 +302,9 @@ class _Search:
         for first, most in self.limits(limit):
             for order in (band, band[::-1]):
                 self.place[order] = np.arange(n)
-                yield _Try(Rule(PLACE, first, most, -1.0, 0.0))
+                yield _Try(OrderRule(PLACE, first, most, -1.0, 0.0))
             for cost in (WEIGHTED_FILL, SIZE):
-                yield _Try(Rule(cost, first, most, -1.0, 0.0))
+                yield _Try(OrderRule(cost, first, most, -1.0, 0.0))
 
     def limits(self, limit: int) -> list[tuple[int, int]]:
         """Return what hidden variables' cliques may weigh to go first, and any clique, in turn.
@@ -323,7 +323,7 @@ class _Search:
             noise, spread = _NOISE[k // len(_COSTS) % len(_NOISE)]
             kept = rng.random() if k % KEPT_TRIES else 0.0
             first, most = limits[k // len(_COSTS) // len(_NOISE) % len(limits)]
-            rule = Rule(_COSTS[k % len(_COSTS)], first, most, noise, spread)
+            rule = OrderRule(_COSTS[k % len(_COSTS)], first, most, noise, spread)
             yield _Try(rule, k, kept)
 
     def made(self, try_: _Try, best: _Found) -> _Found | None:
@@ -336,7 +336,7 @@ class _Search:
             return None
 
     def greedy(
-        self, rule: Rule, given: Ints | None = None, row: int = 0, log2_most: float = math.inf
+        self, rule: OrderRule, given: Ints | None = None, row: int = 0, log2_most: float = math.inf
     ) -> _Found | None:
         """Return the order of a rule after a beginning; None where its cliques have more entries together.
 
@@ -360,7 +360,7 @@ class _Search:
         early = self._early(graph.order) if self.is_mixed else 0.0
         return _Found(graph.order, math.log2(entries) if entries else 0.0, float(largest), early)
 
-    def _open(self, rule: Rule, stream: NDArray[np.uint64]) -> Graph:
+    def _open(self, rule: OrderRule, stream: NDArray[np.uint64]) -> NeighbourLists:
         """Return the graph with all variables still in it."""
         n, degrees = len(self.variables), np.diff(self.pointers)
         zeros = np.zeros((9, n), np.int64)
@@ -372,7 +372,7 @@ class _Search:
         pull = np.maximum(np.rint(self.log2 * _FEW), 1.0).astype(np.int64) if is_weighted else np.ones(n, np.int64)
         own = _own(self.log2)
         weight, missing, around, heap, where, key, tie, mark, order = zeros
-        graph = Graph(
+        graph = NeighbourLists(
             self.pointers[:-1].copy(), degrees, degrees.copy(), pool, own, pull, self.stage, self.place, weight,
             missing, around, heap, where, key, tie, mark, np.zeros(2 * n, np.int64), order, counters, np.zeros(2),
         )  # fmt: skip

@@ -16,7 +16,7 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Evaluator, Part, Total, ordered_parts, relative_to, work_of
+from certimap.networks.conditional import NuisancePart, PointEvaluator, Total, ordered_parts, relative_to, work_of
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
@@ -112,7 +112,7 @@ class NetworkPosterior:
         return QueryStates.of(self.domain, self.prepared)
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[NuisancePart]:
         try:
             return ordered_parts(self.problem, self.control)
         except TimeUp:  # no answer has a value without an order: it is found all the same
@@ -124,9 +124,9 @@ class NetworkPosterior:
         return work_of(self.problem, self._parts)
 
     @cached_property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self) -> PointEvaluator:
         """The values of points."""
-        return Evaluator(self.problem, self.prepared.query, self.workers, self._parts)
+        return PointEvaluator(self.problem, self.prepared.query, self.workers, self._parts)
 
     @property
     def facts(self) -> Facts:

@@ -12,7 +12,7 @@ from certimap.core.control import Control
 from certimap.core.posterior import Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.errors import TooLarge
-from certimap.networks.conditional import Evaluator
+from certimap.networks.conditional import PointEvaluator
 from certimap.networks.placed_tree import PlacedTree, restricted
 from certimap.networks.problem import Problem
 from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, first_tree, mixed_tree, split_tree
@@ -65,7 +65,7 @@ class NetworkProber:
         self,
         problem: Problem,
         states: QueryStates,
-        evaluator: Evaluator,
+        evaluator: PointEvaluator,
         control: Control,
         workers: int = 1,
         plan: RelaxationPlan | None = None,

@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
     states: NDArray[np.int64]
 
 
-class Kept(NamedTuple):
+class KeptStates(NamedTuple):
     """A variable that lost states: state i of the smaller problem was `states[i]`; a single one fixes it."""
 
     variable: int
@@ -55,7 +55,7 @@ class Simplified:
     """A smaller problem with the same maximum, and the steps that lead back."""
 
     problem: Problem
-    steps: tuple[Chosen | Kept, ...] = ()
+    steps: tuple[Chosen | KeptStates, ...] = ()
 
     def decode(self, assignment: Mapping[int, int]) -> dict[int, int]:
         """Convert an assignment of the smaller problem to one of the original problem's query."""
@@ -72,7 +72,7 @@ class Simplified:
         states = dict(assignment)
         for step in self.steps:
             state = states.pop(step.variable)
-            if isinstance(step, Kept):
+            if isinstance(step, KeptStates):
                 at = np.flatnonzero(step.states == state)
                 if not len(at):
                     return None
@@ -109,7 +109,7 @@ def simplify(problem: Problem, *, keep_all: bool = False, control: Control | Non
     return Simplified(work.result(), tuple(steps))
 
 
-def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[Problem, list[Chosen | Kept]]:
+def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[Problem, list[Chosen | KeptStates]]:
     """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
 
     TimeUp is raised when `control` says that the time is up.
@@ -141,7 +141,7 @@ def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[P
             waiting.update(dict.fromkeys(touching[v]))
             break
     keep = {v: s for v, s in states.items() if len(s) < problem.sizes[v] or len(s) == 1}
-    return restrict(problem, keep), [Kept(v, s) for v, s in keep.items()]
+    return restrict(problem, keep), [KeptStates(v, s) for v, s in keep.items()]
 
 
 def impossible() -> ImpossibleEvidence:
@@ -197,7 +197,7 @@ class _Work:
         self.constants: list[float | int | Values] = [problem.constant]
         self.slack = problem.log_slack
         self.integral = problem.is_integral
-        self.steps: list[Chosen | Kept] = []
+        self.steps: list[Chosen | KeptStates] = []
         self.tables: dict[int, Table] = {}
         self.touching: dict[int, set[int]] = {v: set() for v in self.sizes}
         self._next = 0

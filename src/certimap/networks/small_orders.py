@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from certimap.networks.kernels.orders import GRAIN, HIDDEN, LAST, OVER, QUERIED, Rule
+from certimap.networks.kernels.orders import GRAIN, HIDDEN, LAST, OVER, QUERIED, OrderRule
 
 
 def least_fill(
-    near: list[set[int]], own: Sequence[int], stage: Sequence[int], rule: Rule, most_entries: float
+    near: list[set[int]], own: Sequence[int], stage: Sequence[int], rule: OrderRule, most_entries: float
 ) -> list[tuple[int, set[int]]] | None:
     """Return the min-fill order of `kernels.orders.eliminate`, each variable with its separator.
 

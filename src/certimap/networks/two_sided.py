@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Points
 from certimap.core.posterior import LogInterval
-from certimap.networks.conditional import Evaluator, conditional_work
+from certimap.networks.conditional import PointEvaluator, conditional_work
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.choose_tree import split_tree
@@ -38,9 +38,9 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
     """
 
     @cached_property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self) -> PointEvaluator:
         """The evaluator of lower bounds of points."""
-        return Evaluator(part_of(self.problem), self.prepared.query, self.workers)
+        return PointEvaluator(part_of(self.problem), self.prepared.query, self.workers)
 
     def log_prob(self, points: Points) -> Floats:
         """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower bound."""
@@ -88,7 +88,7 @@ def part_of(problem: Problem) -> Problem:
     states = supported_states(problem) or dict.fromkeys(variables, 0)
     start = np.array([states[v] for v in variables], np.int64)
     maximised = replace(problem, query=frozenset(variables))
-    found = Evaluator(maximised, variables).climb(start, n_states, CLIMB_WORK)
+    found = PointEvaluator(maximised, variables).climb(start, n_states, CLIMB_WORK)
     state = dict(zip(variables, found, strict=True))
     degree = dict.fromkeys(variables, 0)
     for table in problem.tables:

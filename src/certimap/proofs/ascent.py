@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from certimap.checker.network import FLAT, Network, Scope
+from certimap.checker.network import FLAT, PlainNetwork, Scope
 from certimap.checker.numbers import Floats
 from certimap.networks.costs import Costs
 from certimap.networks.kernels.dual_ascent import ascend
@@ -21,7 +21,7 @@ FLOW_BITS = 50  # of the integers that flows move: of single tables, not of sums
 COST_BITS = 46  # of the integers that the ascent moves, so that sums of thousands stay exact
 
 
-def ascended(network: Network, gap: float) -> Floats:
+def ascended(network: PlainNetwork, gap: float) -> Floats:
     """Return shifts that lower the bound, found by sweeps over integers.
 
     Entries far below the largest entry of their table, zeros included, are first raised to a level that no good
@@ -32,7 +32,7 @@ def ascended(network: Network, gap: float) -> Floats:
     return _as_shifts(network, _swept(network, gap))
 
 
-def cut(network: Network) -> Floats | None:
+def cut(network: PlainNetwork) -> Floats | None:
     """Return the shifts that lower the bound most, found by maximum flows, for binary variables in pairs.
 
     None if the network has other variables or tables, a zero, or fewer than FEWEST_PAIRS pairs.
@@ -55,7 +55,7 @@ def cut(network: Network) -> Floats | None:
     return _as_shifts(network, dict(zip(network.tables, moves, strict=True)))
 
 
-def _swept(network: Network, gap: float) -> dict[Scope, Floats]:
+def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
     """Return the changes of each table's entries after sweeps of dual ascent."""
     reach = REACH * max(gap, 1e-6)
     unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
@@ -81,7 +81,7 @@ def _swept(network: Network, gap: float) -> dict[Scope, Floats]:
     }
 
 
-def _as_shifts(network: Network, moves: Mapping[Scope, Floats]) -> Floats:
+def _as_shifts(network: PlainNetwork, moves: Mapping[Scope, Floats]) -> Floats:
     """Return the changes of tables, each a sum of functions of one variable, as the numbers of a step."""
     starts, at = dict[Scope, int](), 0
     for scope, shape in network.shapes:

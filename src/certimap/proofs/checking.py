@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from certimap.checker import Proof, Verdict, check_arrays
-from certimap.checker.budget import BYTES, SECONDS, Budget
+from certimap.checker.budget import BYTES, SECONDS, CheckBudget
 from certimap.checker.file import read_within
 from certimap.checker.models import Rejected
 from certimap.core.arguments import check_number
@@ -63,7 +63,7 @@ def check(
         raise QueryError(f"time_limit is {time_limit}; expected {expected}")
     if max_memory is not None and not max_memory > 0:
         raise QueryError(f"max_memory is {max_memory}; expected bytes above 0, or None for no limit")
-    budget = Budget.starting_now(time_limit, max_memory)
+    budget = CheckBudget.starting_now(time_limit, max_memory)
     try:
         found = _proof_of(proof, budget)
     except Rejected as reason:
@@ -72,7 +72,7 @@ def check(
     return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact, budget=budget)
 
 
-def _proof_of(given: Any, budget: Budget) -> Proof:
+def _proof_of(given: Any, budget: CheckBudget) -> Proof:
     """Return the proof meant by the user; name the mistake for a model file or a result without a proof."""
     if isinstance(given, MapResult):
         given = given.proof

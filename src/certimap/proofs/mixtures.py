@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
 from certimap.core.model import Model
@@ -42,4 +42,4 @@ def refused(model: Model, query: Query, result: MapResult) -> str | None:
 def checked_here(model: Model, proof: Proof, seconds: float) -> Verdict:
     """Run the checker's search, which will take as long when the proof is checked."""
     kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, proof, hidden=hidden, budget=Budget.starting_now(seconds))
+    return check_arrays(kind, variables, arrays, proof, hidden=hidden, budget=CheckBudget.starting_now(seconds))

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker import Proof
-from certimap.checker.buckets import Buckets, Layout
-from certimap.checker.budget import Budget
+from certimap.checker.buckets import BucketLayout, ProofBuckets
+from certimap.checker.budget import CheckBudget
 from certimap.checker.models import Question as Asked
-from certimap.checker.models import Reduced, Rejected, reduce, tables_of
+from certimap.checker.models import ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
 from certimap.core.control import Control
 from certimap.core.model import Model
@@ -30,7 +30,7 @@ EASY = 0.5  # seconds of solving; below, the checker finds the relevant vectors 
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
-def reduced_network(model: Model, query: Query) -> Reduced:
+def reduced_network(model: Model, query: Query) -> ReducedModel:
     """Return a network's tables under the evidence, in the checker's form."""
     kind, _, arrays, _ = exported(model)
     sizes = query.domain.n_states.astype(np.int64)
@@ -44,11 +44,11 @@ def of_network(
     is_drawn = draft.meta["method"] == "draws"
     try:
         checked = reduced_network(model, query)
-        budget = Budget.starting_now(seconds)
+        budget = CheckBudget.starting_now(seconds)
         scopes = [t.scope for t in checked.tables]
         if not is_drawn and looks_too_wide(scopes, {v: int(checked.sizes[v]) for scope in scopes for v in scope}):
             return wide(model, query, result, max_bytes, seconds)
-        layout = Layout.of(checked, budget)
+        layout = BucketLayout.of(checked, budget)
     except (Rejected, ModelError) as reason:
         if not is_drawn:
             return wide(model, query, result, max_bytes, seconds)
@@ -62,7 +62,7 @@ def of_network(
 
         points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
         claim = result.certificate.epsilon, result.certificate.tolerance
-        arrays = recorded(Buckets.of(checked, layout, budget), points, *claim, max_bytes)
+        arrays = recorded(ProofBuckets.of(checked, layout, budget), points, *claim, max_bytes)
     if arrays is None:
         return Proof({"method": "none", "no_proof": NOT_ELIMINATED.format(seconds, max_bytes)}, {})
     return Proof({**draft.meta, "method": "vectors"}, arrays)

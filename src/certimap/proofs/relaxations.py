@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.models import Reduced
-from certimap.checker.network import MAX_ENTRIES, Network, parts_of
+from certimap.checker.models import ReducedModel
+from certimap.checker.network import MAX_ENTRIES, PlainNetwork, parts_of
 from certimap.checker.numbers import Floats
 from certimap.core.control import Control
 from certimap.networks.problem import Problem, Table
@@ -46,7 +46,7 @@ class Relaxed:
     states: dict[int, NDArray[np.int64]]
 
     @classmethod
-    def of(cls, network: Network, order: list[int], bits: float) -> Relaxed | None:
+    def of(cls, network: PlainNetwork, order: list[int], bits: float) -> Relaxed | None:
         """Split a network's buckets into tables of at most 2^bits entries; None if some table stays too large."""
         problem = problem_of(network)
         fits = limit(problem.sizes, 2.0**bits)
@@ -55,7 +55,7 @@ class Relaxed:
             return None
         return cls(SplitTree.of(problem, order, fits), dict(network.states))
 
-    def tighten(self, network: Network, temperature: float, n_steps: int, control: Control) -> None:
+    def tighten(self, network: PlainNetwork, temperature: float, n_steps: int, control: Control) -> None:
         """Lower the bound of a part by moving costs and weights between copies."""
         Tightener(self.tree, PassClock(control), self._mask(network)).run(temperature, n_steps)
 
@@ -79,26 +79,26 @@ class Relaxed:
     def _starts(self) -> dict[int, int]:
         return dict(zip(self.tree.variables, self.tree.arrays.state_ptr.tolist(), strict=False))
 
-    def _at(self, network: Network, v: int) -> NDArray[np.int64]:
+    def _at(self, network: PlainNetwork, v: int) -> NDArray[np.int64]:
         return np.searchsorted(self.states[v], network.states[v])
 
-    def _mask(self, network: Network) -> Mask:
+    def _mask(self, network: PlainNetwork) -> Mask:
         mask = np.zeros(int(self.tree.arrays.state_ptr[-1]), np.uint8)
         for v, start in self._starts.items():
             mask[start + self._at(network, v)] = 1
         return mask
 
-    def bound(self, network: Network) -> float:
+    def bound(self, network: PlainNetwork) -> float:
         """Bound a part, in nats."""
         return self.tree.bound(self._mask(network), self._scratch)
 
-    def probe(self, network: Network) -> tuple[float, States]:
+    def probe(self, network: PlainNetwork) -> tuple[float, States]:
         """Bound a part, and each remaining state of its queried variables, in nats."""
         bounds, each = self.tree.probe(self._mask(network)[None])
         queried = [v for v in sorted(network.sizes) if v not in network.hidden]
         return float(bounds[0]), {v: each[0, self._starts[v] + self._at(network, v)] for v in queried}
 
-    def eliminate(self, script: Script, network: Network, hidden_only: bool = False) -> None:
+    def eliminate(self, script: Script, network: PlainNetwork, hidden_only: bool = False) -> None:
         """Eliminate the variables of a part in the groups of the tree."""
         regions = self._regions
         order: list[int] = self.tree.order.tolist()
@@ -117,7 +117,7 @@ class Relaxed:
                 weights[0] += max(0.0, 1.0 - sum(weights))  # the weights of copies without a table
             script.group(network, v, [used.index(k) for k in groups], shifts, weights)
 
-    def closes(self, script: Script, network: Network) -> bool:
+    def closes(self, script: Script, network: PlainNetwork) -> bool:
         """Close a part by eliminating all its variables, if the checker's bound allows it."""
         mark, left = script.mark, network.copy()
         self.eliminate(script, left)
@@ -127,7 +127,7 @@ class Relaxed:
         return False
 
 
-def problem_of(network: Network) -> Problem:
+def problem_of(network: PlainNetwork) -> Problem:
     """Return a network as a problem for the relaxation code, with the same tables."""
     tables = [Table(scope, logs) for scope, logs in network.tables.items()]
     tables += [Table((v,), logs) for v, logs in network.own.items()]
@@ -135,7 +135,7 @@ def problem_of(network: Network) -> Problem:
     return Problem(network.sizes, queried, tuple(tables), math.fsum(network.constants))
 
 
-def relaxations(network: Network, script: Script) -> Iterator[tuple[Relaxed, int]]:
+def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed, int]]:
     """Yield relaxations, cheap ones first, each again after further tightening, within a share of the time.
 
     Each comes with the number of boxes to try before the next one. The relaxation of the lowest bound comes once
@@ -165,14 +165,14 @@ def relaxations(network: Network, script: Script) -> Iterator[tuple[Relaxed, int
         yield best[1], MOST_BOXES
 
 
-def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
+def covered(checked: ReducedModel, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
     """Return steps that close boxes by a relaxation, splitting open ones, and the script's threshold (nats).
 
     If no relaxation closes them, returns the steps of the best relaxation's bound on all boxes, and that bound;
     None if no relaxation fits.
     """
     last: Relaxed | None = None
-    for found, n_boxes in relaxations(Network.of(checked), script):
+    for found, n_boxes in relaxations(PlainNetwork.of(checked), script):
         script.forget((0, 0, 0, 0))
         try:
             if _closed(script, list(parts_of(checked, boxes)), found, n_boxes):
@@ -183,7 +183,7 @@ def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays,
     return None if last is None else _bounded(checked, last)
 
 
-def _closed(script: Script, parts: list[Network], found: Relaxed, n_boxes: int) -> bool:
+def _closed(script: Script, parts: list[PlainNetwork], found: Relaxed, n_boxes: int) -> bool:
     """Close parts depth first, splitting on the variable whose states' bounds have the smallest sum."""
     level = script.threshold - MARGIN * (1.0 + abs(script.threshold))
     waiting = parts[::-1]
@@ -206,13 +206,13 @@ def _closed(script: Script, parts: list[Network], found: Relaxed, n_boxes: int) 
     return True
 
 
-def bounded(checked: Reduced, script: Script) -> tuple[Arrays, float] | None:
+def bounded(checked: ReducedModel, script: Script) -> tuple[Arrays, float] | None:
     """Return the steps of the best relaxation's bound on the whole problem, and that bound (nats)."""
-    tried = [found for found, _ in relaxations(Network.of(checked), script)]
+    tried = [found for found, _ in relaxations(PlainNetwork.of(checked), script)]
     return _bounded(checked, tried[-1]) if tried else None
 
 
-def _bounded(checked: Reduced, found: Relaxed) -> tuple[Arrays, float]:
+def _bounded(checked: ReducedModel, found: Relaxed) -> tuple[Arrays, float]:
     script = Script(math.inf, Control(), MOST_BYTES)
     (network,) = parts_of(checked, [[np.ones(checked.sizes[v], np.bool_) for v in checked.queried]])
     found.eliminate(script, network)

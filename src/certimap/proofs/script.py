@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.network import Flags, Network, Scope
+from certimap.checker.network import Flags, PlainNetwork, Scope
 from certimap.checker.numbers import Floats
 from certimap.checker.steps import (
     BACK,
@@ -40,14 +40,14 @@ class Open(Exception):
 
 
 @dataclass(eq=False)
-class Part:
+class ScriptPart:
     """A network to be closed at `level` (nats), which is `slack` nats above the answer, after `depth` splits.
 
     `answer` holds the answer's states by variable, numbered as in the model; `hint` is a plan or relaxation for
     the hidden variables.
     """
 
-    network: Network
+    network: PlainNetwork
     level: float
     slack: float = -math.inf
     answer: Mapping[int, int] | None = None
@@ -107,13 +107,13 @@ class Script:
         if self.control.is_late or self.n_bytes + 4 * len(self.steps) > self.max_bytes:
             raise Open
 
-    def shift(self, network: Network, shifts: Floats) -> None:
+    def shift(self, network: PlainNetwork, shifts: Floats) -> None:
         self.steps.append(SHIFT)
         self.shifts.append(shifts)
         self.n_bytes += shifts.nbytes
         network.shift(shifts)
 
-    def drop(self, network: Network, each: dict[int, Floats]) -> Network | None:
+    def drop(self, network: PlainNetwork, each: dict[int, Floats]) -> PlainNetwork | None:
         """Drop states bounded below the threshold; return the same network if there are none, None if empty."""
         level = self.threshold - MARGIN * (1.0 + abs(self.threshold))
         kept = {v: found > level for v, found in each.items()}
@@ -130,13 +130,13 @@ class Script:
         self.shifts.append(np.array(levels))
         self.n_bytes += 8 * len(levels)
 
-    def eliminate(self, network: Network, v: int) -> None:
+    def eliminate(self, network: PlainNetwork, v: int) -> None:
         self.look()
         self.steps += [ELIMINATE, v]
         network.eliminate(v)
 
     def group(
-        self, network: Network, v: int, groups: list[int], shifts: list[Floats], weights: list[float]
+        self, network: PlainNetwork, v: int, groups: list[int], shifts: list[Floats], weights: list[float]
     ) -> None:
         """Eliminate copies of a variable, one per group of its tables; only a hidden variable has weights."""
         self.look()
@@ -147,24 +147,24 @@ class Script:
         read = shares(np.array(weights)).tolist() if weights else [1.0] * (len(shifts) + 1)  # as the checker will
         network.eliminate(v, groups, shifts, read)
 
-    def close(self, network: Network) -> bool:
+    def close(self, network: PlainNetwork) -> bool:
         """Close a part if its bound allows it."""
         if network.bound() > self.threshold:
             return False
         self.steps.append(CLOSE)
         return True
 
-    def tried(self, network: Network) -> Network:
+    def tried(self, network: PlainNetwork) -> PlainNetwork:
         """Return a copy for the next steps."""
         self.steps.append(TRY)
         return network.copy()
 
-    def back(self, network: Network, tried: Network) -> Network:
+    def back(self, network: PlainNetwork, tried: PlainNetwork) -> PlainNetwork:
         """Return the network without the states that its copy has lost."""
         self.steps.append(BACK)
         return network.without_lost(tried)
 
-    def split(self, network: Network, v: int) -> list[Network]:
+    def split(self, network: PlainNetwork, v: int) -> list[PlainNetwork]:
         """Split a network on a variable, into one part per state."""
         self.look()
         self.steps += [SPLIT, v]
@@ -180,11 +180,11 @@ class Script:
         del self.steps[mark[0] :], self.shifts[mark[1] :], self.kept[mark[2] :]
         self.n_bytes = mark[3]
 
-    def maximise(self, network: Network, v: int, by: Scope) -> None:
+    def maximise(self, network: PlainNetwork, v: int, by: Scope) -> None:
         self.steps += [MAXIMISE, v, sorted(network.near[v]).index(by)]
         network.maximise(v, by)
 
-    def replace(self, network: Network, v: int, by: Scope) -> None:
+    def replace(self, network: PlainNetwork, v: int, by: Scope) -> None:
         self.look()
         self.steps += [REPLACE, v, sorted(network.near[v]).index(by)]
         network.replace(v, by)

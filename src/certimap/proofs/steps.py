@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from certimap.checker.models import Reduced
-from certimap.checker.network import MAX_ENTRIES, Network, Scope, parts_of
+from certimap.checker.models import ReducedModel
+from certimap.checker.network import MAX_ENTRIES, PlainNetwork, Scope, parts_of
 from certimap.checker.steps import ABSORB, CLOSE, ELIMINATE
 from certimap.core.control import TimeUp
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, Table
 from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended, cut
-from certimap.proofs.script import MARGIN, Arrays, Box, Open, Part, Script
+from certimap.proofs.script import MARGIN, Arrays, Box, Open, Script, ScriptPart
 from certimap.proofs.sums import summed_out
 
 SMALL_TABLE, SMALL_SCOPE = 64, 4  # an elimination that makes a table this small is always allowed
@@ -32,7 +32,7 @@ MAX_SPLITS = 20_000
 
 
 def steps_of(
-    checked: Reduced, boxes: list[Box], script: Script, point: Sequence[int] | None = None
+    checked: ReducedModel, boxes: list[Box], script: Script, point: Sequence[int] | None = None
 ) -> Arrays | None:
     """Return steps that close boxes of a problem at a script's threshold; None if none are found in time.
 
@@ -41,7 +41,9 @@ def steps_of(
     their own levels.
     """
     answer = None if point is None else dict(zip(checked.queried, point, strict=True))
-    waiting = [Part(network, script.threshold, answer=answer) for network in [*parts_of(checked, boxes)][::-1]]
+    waiting = [
+        ScriptPart(network, script.threshold, answer=answer) for network in [*parts_of(checked, boxes)][::-1]
+    ]
     for part in waiting:
         if part.point is not None and not part.network.hidden:
             part.slack = part.level - math.fsum([*part.network.constants, _value(part.network, part.point)])
@@ -65,7 +67,7 @@ def steps_of(
     return script.arrays
 
 
-def _whole(checked: Reduced, boxes: list[Box], script: Script) -> Arrays | None:
+def _whole(checked: ReducedModel, boxes: list[Box], script: Script) -> Arrays | None:
     """Return the steps that eliminate an unreduced box, which may be narrower than a reduced one."""
     (network,) = parts_of(checked, boxes)
     alone = Script(script.threshold, script.control, script.max_bytes, slack=script.slack)
@@ -75,12 +77,12 @@ def _whole(checked: Reduced, boxes: list[Box], script: Script) -> Arrays | None:
     return alone.arrays if is_done else None
 
 
-def _settled(script: Script, part: Part) -> list[Part]:
+def _settled(script: Script, part: ScriptPart) -> list[ScriptPart]:
     """Close a part, or split it and return its parts."""
     _maximise_determined(script, part.network)
     if part.network.hidden:
         left = summed_out(script, part)
-        if not isinstance(left, Network):
+        if not isinstance(left, PlainNetwork):
             return left
         part.network = left
     if script.close(part.network):
@@ -122,7 +124,7 @@ def _settled(script: Script, part: Part) -> list[Part]:
     return components or _eliminated_or_split(script, part)
 
 
-def _divided(script: Script, part: Part) -> list[Part]:
+def _divided(script: Script, part: ScriptPart) -> list[ScriptPart]:
     """Return the components of a part if it has several, each with a level just above the answer's value."""
     answer, whole = part.point, part.network
     found = [] if answer is None else whole.components()
@@ -151,13 +153,13 @@ def _divided(script: Script, part: Part) -> list[Part]:
     ]
 
 
-def _value(network: Network, answer: Mapping[int, int]) -> float:
+def _value(network: PlainNetwork, answer: Mapping[int, int]) -> float:
     """Return the log value of a point, without constants."""
     tables = [logs[tuple(answer[v] for v in scope)] for scope, logs in network.tables.items()]
     return math.fsum([*tables, *(logs[answer[v]] for v, logs in network.own.items())])
 
 
-def _reduced(script: Script, part: Part) -> bool:
+def _reduced(script: Script, part: ScriptPart) -> bool:
     """Drop states, and eliminate and replace variables, until nothing changes; return False if the part closes."""
     while True:
         bound, each = part.network.bounds()
@@ -177,7 +179,7 @@ def _reduced(script: Script, part: Part) -> bool:
             return True
 
 
-def _eliminate_cheap(script: Script, network: Network) -> None:
+def _eliminate_cheap(script: Script, network: PlainNetwork) -> None:
     """Eliminate variables as long as the tables do not grow."""
     waiting = [(0, v) for v in sorted(network.sizes)]
     heapq.heapify(waiting)
@@ -195,7 +197,7 @@ def _eliminate_cheap(script: Script, network: Network) -> None:
                     heapq.heappush(waiting, (len(network.near[u]), u))
 
 
-def _replace_functions(script: Script, network: Network) -> None:
+def _replace_functions(script: Script, network: PlainNetwork) -> None:
     """Replace variables that a table makes functions of others, unless the tables would grow."""
     for v in sorted(network.sizes):
         growths = {s: _growth(network, v, s) for s in sorted(network.near[v])}
@@ -204,7 +206,7 @@ def _replace_functions(script: Script, network: Network) -> None:
             script.replace(network, v, min(fitting)[1])
 
 
-def _maximise_determined(script: Script, network: Network) -> None:
+def _maximise_determined(script: Script, network: PlainNetwork) -> None:
     """Maximise the hidden variables determined by queried ones: their sums have one term."""
     waiting = sorted(network.hidden)
     while waiting:
@@ -217,12 +219,12 @@ def _maximise_determined(script: Script, network: Network) -> None:
             waiting += sorted(network.hidden & {u for scope in network.near[v] for u in scope} - set(waiting))
 
 
-def _determines(network: Network, v: int, by: Scope) -> bool:
+def _determines(network: PlainNetwork, v: int, by: Scope) -> bool:
     """Whether a table allows at most one state of `v` for each joint state of its other variables."""
     return not np.any((network.tables[by] > -np.inf).sum(axis=by.index(v)) > 1)
 
 
-def _growth(network: Network, v: int, by: Scope) -> int | None:
+def _growth(network: PlainNetwork, v: int, by: Scope) -> int | None:
     """Return the change in table entries when table `by` replaces `v`; None if it cannot, or the tables grow."""
     values = network.tables[by]
     after, before = values.size // network.sizes[v], values.size
@@ -235,25 +237,25 @@ def _growth(network: Network, v: int, by: Scope) -> int | None:
     return after - before if after <= before and _determines(network, v, by) else None
 
 
-def _problem(network: Network) -> Problem:
+def _problem(network: PlainNetwork) -> Problem:
     """Return a network as a problem, for its scopes and sizes only."""
     tables = [Table(scope, logs) for scope, logs in network.tables.items()]
     return Problem(network.sizes, frozenset(network.sizes), tuple(tables))
 
 
-def _plan(network: Network, most: float) -> EliminationPlan | None:
+def _plan(network: PlainNetwork, most: float) -> EliminationPlan | None:
     """Return a quickly found elimination plan if it takes at most `most` table entries."""
     found = cheap_plan(_problem(network), most)
     return found if found is not None and _fits(network, found, most) else None
 
 
-def _fits(network: Network, found: EliminationPlan, most: float) -> bool:
+def _fits(network: PlainNetwork, found: EliminationPlan, most: float) -> bool:
     pairs = zip(found.order, found.separators, strict=True)
     largest = max((math.prod(network.sizes[u] for u in (v, *s)) for v, s in pairs), default=1)
     return found.n_entries <= most and largest <= MAX_ENTRIES
 
 
-def _best_plan(script: Script, network: Network, most: float) -> EliminationPlan | None:
+def _best_plan(script: Script, network: PlainNetwork, most: float) -> EliminationPlan | None:
     """Return a carefully found elimination plan if it takes at most `most` table entries."""
     problem = _problem(network)
     order = best_order([t.scope for t in problem.tables], problem.sizes, control=script.control)
@@ -261,7 +263,7 @@ def _best_plan(script: Script, network: Network, most: float) -> EliminationPlan
     return found if _fits(network, found, most) else None
 
 
-def _is_eliminated(script: Script, network: Network, found: EliminationPlan | None) -> bool:
+def _is_eliminated(script: Script, network: PlainNetwork, found: EliminationPlan | None) -> bool:
     """Eliminate all variables of a part, if there is a plan for it.
 
     A large elimination is only recorded, not run: it is exact, so it closes the part of a certified answer if
@@ -281,14 +283,14 @@ def _is_eliminated(script: Script, network: Network, found: EliminationPlan | No
     return True
 
 
-def _rounding(network: Network) -> float:
+def _rounding(network: PlainNetwork) -> float:
     """Estimate the rounding error of an elimination (nats)."""
     tables = [*network.tables.values(), *network.own.values()]
     tops = math.fsum(abs(float(logs.max())) for logs in tables)
     return 2.0**-50 * (4.0 + max(map(len, network.near.values()), default=0)) * (tops + abs(network.bound()))
 
 
-def _eliminated_or_split(script: Script, part: Part) -> list[Part]:
+def _eliminated_or_split(script: Script, part: ScriptPart) -> list[ScriptPart]:
     """Eliminate all variables of a part, or split it."""
     network = part.network
     if _is_eliminated(script, network, _best_plan(script, network, script.most_entries)):
@@ -298,7 +300,7 @@ def _eliminated_or_split(script: Script, part: Part) -> list[Part]:
     return [replace(part, network=network, depth=part.depth + 1, hint=None) for network in below]
 
 
-def _splitting(network: Network, threshold: float) -> int:
+def _splitting(network: PlainNetwork, threshold: float) -> int:
     """Return the variable whose states' bounds exceed the threshold least in sum."""
     bound, each = network.bounds()
     gaps = {v: float(np.sum((found - threshold) / (bound - threshold))) for v, found in each.items()}

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from certimap.checker.models import Reduced
-from certimap.checker.network import MAX_ENTRIES, Network, Scope
+from certimap.checker.models import ReducedModel
+from certimap.checker.network import MAX_ENTRIES, PlainNetwork, Scope
 from certimap.core.control import Control
 from certimap.networks.orders import best_order
 from certimap.networks.relaxation.partition import nuisance_first
 from certimap.proofs.ascent import SHARE, ascended
 from certimap.proofs.relaxations import MARGIN, Relaxed, problem_of
-from certimap.proofs.script import Open, Part, Script
+from certimap.proofs.script import Open, Script, ScriptPart
 
 MOST_BITS = 31.0  # log2 of the entries summed out over all parts of a split
 HANDY_BITS = 22.0  # of a table that is not split further
@@ -34,13 +34,13 @@ class Sums:
     log2_work: float
 
     @classmethod
-    def of(cls, network: Network, orders: Sequence[list[int]], most_bits: float) -> Sums | None:
+    def of(cls, network: PlainNetwork, orders: Sequence[list[int]], most_bits: float) -> Sums | None:
         """Return the plan with the least work; None if it exceeds the limit."""
         found = [sums for order in orders if (sums := cls._along(network, order, most_bits)) is not None]
         return min(found, key=lambda sums: (sums.log2_work, len(sums.splits)), default=None)
 
     @classmethod
-    def _along(cls, network: Network, order: list[int], most_bits: float) -> Sums | None:
+    def _along(cls, network: PlainNetwork, order: list[int], most_bits: float) -> Sums | None:
         """Split on queried variables of the largest table, the most useful first, until all tables fit."""
         splits: list[int] = []
         while True:
@@ -53,7 +53,7 @@ class Sums:
             splits.append(min(queried, key=lambda v: (_work(network, order, [*splits, v])[0], v)))
 
 
-def _work(network: Network, order: Sequence[int], splits: Sequence[int]) -> tuple[float, float, Scope]:
+def _work(network: PlainNetwork, order: Sequence[int], splits: Sequence[int]) -> tuple[float, float, Scope]:
     """Return log2 of all table entries over all parts, log2 of the largest table's entries, and its variables."""
     near: dict[int, set[int]] = {v: set() for v in network.sizes}
     for scope in network.tables:
@@ -80,13 +80,13 @@ def hidden_order(hidden: dict[int, int], scopes: Sequence[Sequence[int]], contro
     return list(best_order([s for s in inside if s], hidden, control=control).order) if hidden else []
 
 
-def order_of_values(checked: Reduced, control: Control) -> list[int]:
+def order_of_values(checked: ReducedModel, control: Control) -> list[int]:
     """Return the elimination order in which a proof evaluates its answers."""
     hidden = sorted({v for t in checked.tables for v in t.scope}.difference(checked.queried))
     return hidden_order({v: checked.sizes[v] for v in hidden}, [t.scope for t in checked.tables], control)
 
 
-def summed_out(script: Script, part: Part) -> Network | list[Part]:
+def summed_out(script: Script, part: ScriptPart) -> PlainNetwork | list[ScriptPart]:
     """Return a part's network without hidden variables, or the parts of a split; an empty list if it closes.
 
     If the sums do not fit, relaxations drop states first: small relaxations, then larger ones if splits would take
@@ -109,20 +109,20 @@ def summed_out(script: Script, part: Part) -> Network | list[Part]:
             left = _narrowed(script, network, None, large)
     if left is None:
         return []
-    if isinstance(left, Network):
+    if isinstance(left, PlainNetwork):
         return summed_out(script, replace(part, network=left, hint=None)) if left.hidden else left
     _, each = left.probe(network)
     v = min(each, key=lambda u: (float(np.sum(np.exp(each[u] - each[u].max()))), u))
     return [replace(part, network=below, depth=part.depth + 1, hint=left) for below in script.split(network, v)]
 
 
-def _orders(network: Network, control: Control) -> list[list[int]]:
+def _orders(network: PlainNetwork, control: Control) -> list[list[int]]:
     hidden = {v: network.sizes[v] for v in sorted(network.hidden)}
     first = [v for v in nuisance_first(problem_of(network), control=control) if v in hidden]
     return [first, hidden_order(hidden, sorted(network.tables), control)]
 
 
-def _as_planned(script: Script, part: Part, plan: Sums) -> Network | list[Part]:
+def _as_planned(script: Script, part: ScriptPart, plan: Sums) -> PlainNetwork | list[ScriptPart]:
     """Split on the next variable of a plan, or sum out the hidden variables."""
     network = part.network
     splits = [v for v in plan.splits if v in network.sizes]
@@ -137,8 +137,8 @@ def _as_planned(script: Script, part: Part, plan: Sums) -> Network | list[Part]:
 
 
 def _narrowed(
-    script: Script, network: Network, hint: Relaxed | None, table_bits: Sequence[float]
-) -> Network | Relaxed | None:
+    script: Script, network: PlainNetwork, hint: Relaxed | None, table_bits: Sequence[float]
+) -> PlainNetwork | Relaxed | None:
     """Return a network without the states that a relaxation drops; None if it closes, else a relaxation."""
     if hint is not None:
         hint.tighten(network, INNER_TEMPERATURE, INNER_STEPS, script.control)
@@ -164,7 +164,7 @@ def _narrowed(
     return hint
 
 
-def _tried(script: Script, network: Network, found: Relaxed) -> Network | None:
+def _tried(script: Script, network: PlainNetwork, found: Relaxed) -> PlainNetwork | None:
     """Return a network without the states that a relaxation drops, if there are many; None if it closes."""
     script.look()
     level = script.threshold - MARGIN * (1.0 + abs(script.threshold))

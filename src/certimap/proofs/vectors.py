@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.buckets import Buckets
-from certimap.checker.budget import Budget
-from certimap.checker.elimination import Part, exclude
+from certimap.checker.buckets import ProofBuckets
+from certimap.checker.budget import CheckBudget
+from certimap.checker.elimination import EliminationPart, exclude
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import Flags, Floats, Ints
 from certimap.checker.vectors import (
     TIE,
-    Plain,
-    Script,
+    PlainVectors,
     Step,
     Vectors,
+    VectorScript,
     grouped,
     groups_of,
     is_exceeded,
@@ -42,16 +42,16 @@ NOTHING = np.empty(0, np.int64)
 Arrays = dict[str, NDArray[Any]]
 
 
-class Recorder(Plain):
+class VectorRecorder(PlainVectors):
     """Decides on boxes and vectors, and records the decisions in at most `room` bytes."""
 
     LIMITS = (1024, 16384)
 
-    def __init__(self, level: float, room: float, budget: Budget) -> None:
+    def __init__(self, level: float, room: float, budget: CheckBudget) -> None:
         super().__init__(level, budget)
         self.room, self.steps, self.acts = room, list[Step](), list[int]()
 
-    def act(self, part: Part) -> int:
+    def act(self, part: EliminationPart) -> int:
         """Close a box, eliminate it or split it, and record the action."""
         self.acts.append(super().act(part))
         return self.acts[-1]
@@ -155,13 +155,13 @@ def counted(picked: NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
     return pairs // n, pairs % n, counts
 
 
-def written(recorder: Recorder) -> Arrays:
+def written(recorder: VectorRecorder) -> Arrays:
     """Return the record as the arrays of a proof; none if every box closes at once."""
     if not any(recorder.acts):
         return {}
     steps = recorder.steps
     parts = zip(*((s.listed, s.gone, s.lengths, s.members, s.counts, s.groups) for s in steps), strict=True)
-    columns = {name: list(column) for name, column in zip(Script.NAMES, parts, strict=True)}
+    columns = {name: list(column) for name, column in zip(VectorScript.NAMES, parts, strict=True)}
     sizes = np.array([[len(part) for part in column] for column in columns.values()], np.int64).T
     columns["listed"] = [np.diff(part, prepend=-1) for part in columns["listed"]]
     arrays = {name: np.concatenate([*parts, NOTHING]) for name, parts in columns.items()}
@@ -170,7 +170,7 @@ def written(recorder: Recorder) -> Arrays:
 
 
 def recorded(
-    tree: Buckets,
+    tree: ProofBuckets,
     points: Sequence[Sequence[int]],
     epsilon: float,
     tolerance: float,
@@ -198,7 +198,7 @@ def recorded(
     allowance = 0.5 * slack
     log_value = min(tree.bound(answer, -1) for answer in answers)
     level = log_value - math.log1p(-epsilon) + slack - (1.0 + MARGIN) * allowance
-    recorder = Recorder(level, max_bytes, budget)
+    recorder = VectorRecorder(level, max_bytes, budget)
     try:
         exclude(tree, answers, level, allowance, recorder, budget)
     except Rejected:

@@ -64,7 +64,7 @@ _SOLVERS: dict[str, Entry] = {
         ("paper_max_product", "heuristics.max_product:PaperMaxProduct", {}),
         ("paper_pac", "sampling.pac:Pac", _PAPER),
         ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
-        ("budget", "sampling.budget:Budget", {}),
+        ("budget", "sampling.budget:FixedBudget", {}),
         ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
         ("cells", "cells.cells:Cells", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.ask.batch import Row, collect, map_rows
+from certimap.ask.batch import BatchRow, collect, map_rows
 from certimap.ask.session import Session
 from certimap.solvers.request import Request
 
@@ -169,7 +169,7 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
     def no_fallback(variables, evidence, control):
         raise cm.TooLarge("nothing is quick")
 
-    rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
+    rows = [BatchRow(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
     session = conditioned_by(condition, no_fallback)
     first, second = map_rows(session, rows, 0, "keep", progress=False)
     assert isinstance(first, cm.FailedQuery)
@@ -225,7 +225,7 @@ def test_an_interrupt_ends_the_batch_even_where_the_row_has_its_proof():
 
         return cm.FunctionPosterior(domain, lambda n, g: g.integers(0, 2, (n, 1)), log_prob)
 
-    rows = [Row(k, lambda: (None, None), "") for k in range(3)]
+    rows = [BatchRow(k, lambda: (None, None), "") for k in range(3)]
     session = conditioned_by(condition, condition, solver="exhaustive")
     answers, interrupted = collect(map_rows(session, rows, 0, "keep", progress=False))
     assert interrupted

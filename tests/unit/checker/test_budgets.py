@@ -15,7 +15,7 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.boxes import Trees
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.models import Rejected
 from certimap.cli.main import main
 from certimap_lab.proofs import random_case, solved
@@ -204,13 +204,13 @@ def test_a_split_into_many_cells_keeps_one_path_of_boxes():
     n = 20_000
     arrays = {"splits": np.array([0, *[-1] * n], np.int32), "kept": np.zeros(0, np.uint8)}
     tracemalloc.start()
-    boxes = Trees(arrays, "splits", "kept", 1, Budget()).read({0: 0}, np.array([n]))
+    boxes = Trees(arrays, "splits", "kept", 1, CheckBudget()).read({0: 0}, np.array([n]))
     assert [int(np.flatnonzero(next(boxes)[0])[0]) for _ in range(100)] == list(range(100))
     assert tracemalloc.get_traced_memory()[1] < 50 * n
     tracemalloc.stop()
     deep = {"splits": np.zeros(10**6, np.int32), "kept": np.zeros(0, np.uint8)}
     with pytest.raises(Rejected, match="the boxes of a tree would take"):
-        list(Trees(deep, "splits", "kept", 1, Budget(n_bytes=10**6)).read({0: 0}, np.array([1])))
+        list(Trees(deep, "splits", "kept", 1, CheckBudget(n_bytes=10**6)).read({0: 0}, np.array([1])))
 
 
 NUMBERS = ("epsilon", "delta", "tolerance", "log_joint", "log_upper")

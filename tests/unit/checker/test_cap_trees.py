@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of
 from certimap.checker.graph import read_graph
@@ -31,7 +31,7 @@ def questioned(circuit, queried, log_weights=None):
     weights = np.zeros(int(sizes.sum())) if log_weights is None else log_weights
     question = Question(sizes, np.array(queried, np.int64), weights)
     _, _, arrays, _ = exported(circuit)
-    graph = read_graph(arrays, question, {}, Budget())
+    graph = read_graph(arrays, question, {}, CheckBudget())
     return circuit_of(graph, graph.tables(arrays, question, {}, 1), question), maxima(circuit, queried, question)
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import certimap as cm
-from certimap.checker.budget import Budget
+from certimap.checker.budget import CheckBudget
 from certimap.checker.graph import read_graph
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import kappa, largest_quadratic, second_order
 from certimap.checker.models import Question
-from certimap.checker.normals import Moments, Normals
+from certimap.checker.normals import NormalMoments, Normals
 from certimap.io.native import exported
 
 LAWS = {
@@ -61,7 +61,7 @@ def grid(rng, low, high, n=400):
 
 def parts_of(arrays, n, edges):
     asked = Question(np.ones(n, np.int64), np.arange(n), np.zeros(n))
-    return products_of(read_graph(arrays, asked, edges, Budget()), arrays, asked, edges)
+    return products_of(read_graph(arrays, asked, edges, CheckBudget()), arrays, asked, edges)
 
 
 def bounds_of(parts, low, high):
@@ -103,7 +103,7 @@ def test_no_density_of_gaussians_is_above_a_bound(seed, n, n_parts, log_width):
     rng = np.random.default_rng(seed)
     weights, means, covariances = mixture_of(rng, n, n_parts)
     nothing = np.zeros((n_parts, 0))
-    given_ = Moments(
+    given_ = NormalMoments(
         np.log(weights), nothing, means, np.zeros_like(means), covariances, np.zeros_like(covariances), 0.0
     )
     parts = Normals.of(given_, np.tile([-np.inf, np.inf], (n, 1)), np.zeros(0))
@@ -130,7 +130,7 @@ def test_a_narrow_box_is_bounded_to_second_order():
     nothing = np.zeros((3, 0))
     zeros = np.zeros_like(means), covariances, np.zeros_like(covariances)
     parts = Normals.of(
-        Moments(np.log(weights), nothing, means, *zeros, 0.0), np.tile([-9.0, 9.0], (2, 1)), np.zeros(0)
+        NormalMoments(np.log(weights), nothing, means, *zeros, 0.0), np.tile([-9.0, 9.0], (2, 1)), np.zeros(0)
     )
     gaps = []
     for width in (1e-2, 1e-3):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.models import Rejected
-from certimap.checker.network import Network, boxes_beside, parts_of, value_at
+from certimap.checker.network import PlainNetwork, boxes_beside, parts_of, value_at
 from certimap.checker.numbers import log_sum
 from certimap.checker.products import _power_sum
 from certimap.checker.steps import GROUP, _Reader
@@ -45,7 +45,7 @@ def test_the_bounds_of_copies_are_true(seed, bits):
     case, rng = random_case(seed, hard=seed % 4 == 1), np.random.default_rng(seed)
     checked = reduced(case)
     values = values_of(case, checked)
-    whole = Network.of(checked)
+    whole = PlainNetwork.of(checked)
     found = Relaxed.of(whole, nuisance_first(problem_of(whole), bits), bits)
     plain = whole.copy()
     found.eliminate(Script(math.inf, Control(), 10**8), plain)
@@ -67,7 +67,7 @@ def test_groups_of_any_kind_raise_values_only(seed):
     case = random_case(1 + 2 * (seed % 6))
     checked = reduced(case)
     values = values_of(case, checked)
-    network = Network.of(checked)
+    network = PlainNetwork.of(checked)
     for v in rng.permutation(sorted(network.sizes)).tolist():
         n_tables = len(network.near[v])
         groups = rng.integers(min(int(rng.integers(1, 4)), n_tables + 1), size=n_tables).tolist()
@@ -87,7 +87,7 @@ def test_groups_of_any_kind_raise_values_only(seed):
 )
 def test_weights_that_are_none_are_rejected(weights):
     case = random_case(3, hard=True)
-    network = Network.of(reduced(case))
+    network = PlainNetwork.of(reduced(case))
     v = next(v for v in sorted(network.hidden) if len(network.near[v]) > 1)
     groups = [0] + [1] * (len(network.near[v]) - 1)
     numbers = np.concatenate([np.zeros(network.sizes[v]), weights])
@@ -97,7 +97,7 @@ def test_weights_that_are_none_are_rejected(weights):
 
 def test_weights_add_up_to_one_whatever_the_file_says():
     case = random_case(3, hard=True)
-    network = Network.of(reduced(case))
+    network = PlainNetwork.of(reduced(case))
     v = next(v for v in sorted(network.hidden) if len(network.near[v]) > 1)
     groups = [0] + [1] * (len(network.near[v]) - 1)
     for scale in (1e-6, 1.0, 1e6):
@@ -111,7 +111,7 @@ def test_weights_add_up_to_one_whatever_the_file_says():
 @pytest.mark.parametrize("groups", [[-1, 0], [0, 5], [3, 0]])
 def test_a_table_is_in_one_group_or_the_proof_is_rejected(groups):
     case = random_case(3, hard=True)
-    network = Network.of(reduced(case))
+    network = PlainNetwork.of(reduced(case))
     v = next(v for v in sorted(network.sizes) if len(network.near[v]) == 2)
     arrays = {"steps": np.array(groups), "shifts": np.zeros(0), "kept": np.zeros(0, np.uint8)}
     with pytest.raises(Rejected, match=r"groups that are none|ends before"):
@@ -152,7 +152,7 @@ def test_states_that_a_copy_loses_hold_nothing_above_the_threshold(seed):
     checked = reduced(case)
     values = values_of(case, checked)
     threshold = float(values.max()) + 1e-9
-    network = Network.of(checked)
+    network = PlainNetwork.of(checked)
     script = Script(threshold, Control(), 10**8)
     found = Relaxed.of(network, nuisance_first(problem_of(network)), 2.0)
     tried = script.tried(network)
@@ -200,7 +200,7 @@ def test_a_plan_splits_until_hidden_variables_fit(monkeypatch):
     names = list(model.domain.names[::3])
     result = cm.map_query(model, names, epsilon=0, delta=0, rng=0)
     checked = reduced_network(model, make_query(model.domain, names, {}))
-    whole = Network.of(checked)
+    whole = PlainNetwork.of(checked)
     hidden = order_of_values(checked, Control())
     plan = Sums.of(whole, [hidden], 30.0)
     assert plan.splits

@@ -9,9 +9,9 @@ import pytest
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.budget import Budget
-from certimap.checker.models import Reduced, Rejected, Table
-from certimap.checker.network import Network, boxes_beside, value_at
+from certimap.checker.budget import CheckBudget
+from certimap.checker.models import PlainTable, ReducedModel, Rejected
+from certimap.checker.network import PlainNetwork, boxes_beside, value_at
 from certimap.checker.products import maximised, summed
 from certimap.checker.steps import (
     BACK,
@@ -61,7 +61,7 @@ def lattice(seed):
 
 def network_of(case):
     query = make_query(case.model.domain, case.variables, case.evidence)
-    return Network.of(reduced_network(case.model, query))
+    return PlainNetwork.of(reduced_network(case.model, query))
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def test_an_elimination_in_blocks_is_never_below_the_exact_maximum(monkeypatch, 
     sizes = {v: int(rng.integers(1, 5)) for v in range(5)}
     scopes = {(0,), *(tuple(sorted({0, *rng.permutation(5)[:k].tolist()})) for k in rng.integers(1, 5, 6))}
     scale = 10.0 ** rng.integers(-3, 7)  # sums of large numbers of both signs round the most
-    tables = [Table(s, rng.normal(0.0, scale, [sizes[v] for v in s])) for s in sorted(scopes)]
+    tables = [PlainTable(s, rng.normal(0.0, scale, [sizes[v] for v in s])) for s in sorted(scopes)]
     tables[-1].logs[rng.random(tables[-1].logs.shape) < 0.3] = -np.inf
     scope = tuple(sorted({v for t in tables for v in t.scope}))
-    found, constants = maximised(0, scope, tables, sizes, Budget())
+    found, constants = maximised(0, scope, tables, sizes, CheckBudget())
     assert set(found.scope) == set(scope) - {0}
     for point in np.ndindex(*found.logs.shape):
         at = dict(zip(found.scope, point, strict=True))
@@ -127,11 +127,11 @@ def test_a_sum_in_blocks_is_on_its_side_of_the_exact_one(monkeypatch, seed, bloc
     rng = np.random.default_rng(seed)
     sizes = {v: int(rng.integers(1, 5)) for v in range(5)}
     scopes = {(0,), *(tuple(sorted({0, *rng.permutation(5)[:k].tolist()})) for k in rng.integers(1, 5, seed))}
-    tables = [Table(s, rng.normal(0.0, 3.0, [sizes[v] for v in s])) for s in sorted(scopes)]
+    tables = [PlainTable(s, rng.normal(0.0, 3.0, [sizes[v] for v in s])) for s in sorted(scopes)]
     tables[-1].logs[rng.random(tables[-1].logs.shape) < 0.3] = -np.inf
     scope = tuple(sorted({v for t in tables for v in t.scope}))
-    found, constants = summed(0, scope, tables, sizes, Budget(), 1.0, side)
-    halves, beside = summed(0, scope, tables, sizes, Budget(), 0.5)
+    found, constants = summed(0, scope, tables, sizes, CheckBudget(), 1.0, side)
+    halves, beside = summed(0, scope, tables, sizes, CheckBudget(), 0.5)
     for point in np.ndindex(*found.logs.shape):
         at = dict(zip(found.scope, point, strict=True))
         values = [sum(t.logs[tuple({**at, 0: k}[v] for v in t.scope)] for t in tables) for k in range(sizes[0])]
@@ -214,7 +214,7 @@ def test_what_queried_variables_determine_is_maximised(seed):
     query = make_query(case.model.domain, case.variables, case.evidence)
     checked = reduced_network(case.model, query)
     points = all_points(query.query_domain)
-    network = Network.of(checked)
+    network = PlainNetwork.of(checked)
     script = Script(0.0, Control(), 10**9)
     step_proofs._maximise_determined(script, network)
     assert network.hidden <= {2}  # the third input, which nothing mentions
@@ -274,8 +274,11 @@ def two_lattices(seed):
         reduced_network(c.model, make_query(c.model.domain, c.variables, {})) for c in map(lattice, (seed, 9))
     ]
     n = len(problems[0].sizes)
-    tables = [*problems[0].tables, *(Table(tuple(v + n for v in t.scope), t.logs) for t in problems[1].tables)]
-    both = Reduced(tables, problems[0].sizes + problems[1].sizes, list(range(2 * n)), 0.0)
+    tables = [
+        *problems[0].tables,
+        *(PlainTable(tuple(v + n for v in t.scope), t.logs) for t in problems[1].tables),
+    ]
+    both = ReducedModel(tables, problems[0].sizes + problems[1].sizes, list(range(2 * n)), 0.0)
     points = [p for q in problems for p in [max(np.ndindex(*q.sizes), key=lambda p, q=q: worth(q, p))]]
     return both, [*points[0], *points[1]], [worth(q, p) for q, p in zip(problems, points, strict=True)]
 
@@ -295,7 +298,7 @@ def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
     assert levels == pytest.approx(values, abs=1e-8)
 
     def said(threshold, numbers, problem=both):
-        return check_steps(problem, boxes, {**arrays, "shifts": numbers}, threshold, Budget())
+        return check_steps(problem, boxes, {**arrays, "shifts": numbers}, threshold, CheckBudget())
 
     assert said(threshold, arrays["shifts"]) is None
     for k in range(2):  # more for one alone, and at the cost of the other
@@ -316,7 +319,7 @@ def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
 def test_on_a_copy_nothing_is_divided_or_split_or_copied_again(step):
     both, point, _ = two_lattices(3)
     given = {"steps": np.array([TRY, step, 0]), "shifts": np.full(2, 99.0), "kept": np.zeros(0, np.uint8)}
-    said = check_steps(both, boxes_beside(both, [point]), given, 1e3, Budget())
+    said = check_steps(both, boxes_beside(both, [point]), given, 1e3, CheckBudget())
     assert f"no step of the kind {step} here" in said
 
 
@@ -325,9 +328,9 @@ def test_components_with_hidden_variables_are_worth_what_all_is_worth(seed):
     """Bounds of components, by state too, are above what enumeration finds; lower levels prove nothing."""
     both, _, _ = two_lattices(seed)
     rng = np.random.default_rng(seed)
-    problem = Reduced(both.tables, both.sizes, sorted(rng.permutation(24)[:16].tolist()), 0.5)
+    problem = ReducedModel(both.tables, both.sizes, sorted(rng.permutation(24)[:16].tolist()), 0.5)
     bounds = []
-    for part in Network.of(problem).components():
+    for part in PlainNetwork.of(problem).components():
         queried = [v for v in sorted(part.sizes) if v not in part.hidden]
         joint = np.zeros([2] * len(part.sizes))
         grids = dict(zip(sorted(part.sizes), np.indices(joint.shape), strict=True))
@@ -351,27 +354,31 @@ def test_components_with_hidden_variables_are_worth_what_all_is_worth(seed):
         assert part.bound() == pytest.approx(exact, abs=1e-10)
         bounds.append(part.bound())
     steps = [DIVIDE]
-    for part in Network.of(problem).components():
+    for part in PlainNetwork.of(problem).components():
         order = [*sorted(part.hidden), *(v for v in sorted(part.sizes) if v not in part.hidden)]
         steps += [*(x for v in order for x in (ELIMINATE, v)), CLOSE]
     arrays = {"steps": np.array(steps), "kept": np.zeros(0, np.uint8)}
     boxes = boxes_beside(problem, [[0] * 16])
     for slack, is_proof in ((1e-11, True), (-1e-6, False)):
         levels = np.array([bounds[0] + slack, bounds[1] + 1e-11])
-        said = check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, Budget())
+        said = check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, CheckBudget())
         assert (said is None) == is_proof
 
 
 def test_what_a_table_joins_is_one_component():
     both, _, _ = two_lattices(3)
-    whole = Network.of(both)
+    whole = PlainNetwork.of(both)
     parts = whole.components()
     assert [sorted(part.sizes) for part in parts] == [list(range(12)), list(range(12, 24))]
     assert {scope for part in parts for scope in part.tables} == set(whole.tables)
     assert all(np.allclose(part.own[v], whole.own[v]) for part in parts for v in part.sizes)
-    joined = Network.of(Reduced([*both.tables, Table((3, 20), np.eye(2))], both.sizes, both.queried, 0.0))
+    joined = PlainNetwork.of(
+        ReducedModel([*both.tables, PlainTable((3, 20), np.eye(2))], both.sizes, both.queried, 0.0)
+    )
     assert len(joined.components()) == 1
-    flat = Network.of(Reduced([*both.tables, Table((3, 20), np.full((2, 2), 0.5))], both.sizes, both.queried, 0.0))
+    flat = PlainNetwork.of(
+        ReducedModel([*both.tables, PlainTable((3, 20), np.full((2, 2), 0.5))], both.sizes, both.queried, 0.0)
+    )
     bound = flat.bound()
     flat.absorb()
     assert len(flat.components()) == 2
@@ -381,8 +388,8 @@ def test_what_a_table_joins_is_one_component():
 def test_tables_that_are_sums_of_functions_are_flattened():
     rng = np.random.default_rng(0)
     line = [rng.normal(0.0, 1.0, 3) for _ in range(4)]
-    tables = [Table((0, 1), line[0][:, None] + line[1]), Table((1, 2), rng.normal(0.0, 1.0, (3, 3)))]
-    network = Network.of(Reduced(tables, [3, 3, 3], [0, 1, 2], 0.0))
+    tables = [PlainTable((0, 1), line[0][:, None] + line[1]), PlainTable((1, 2), rng.normal(0.0, 1.0, (3, 3)))]
+    network = PlainNetwork.of(ReducedModel(tables, [3, 3, 3], [0, 1, 2], 0.0))
     best = network.bound() - 1.0
     network.shift(ascended(network, network.bound() - best))
     network.absorb()
@@ -444,7 +451,7 @@ def test_flows_shift_costs_to_the_lowest_bound(attracts):
             factors.append(Factor.from_log((v, u), [[pull, -pull], [-pull, pull]]))
     model = MarkovNetwork(cm.Domain.of_sizes([2] * (n * n)), factors)
     best = cm.map_query(model, epsilon=0, delta=0, rng=0).log_joint
-    network = Network.of(reduced_network(model, make_query(model.domain)))
+    network = PlainNetwork.of(reduced_network(model, make_query(model.domain)))
     before, shifts = network.bound(), cut(network)
     assert shifts is not None
     network.shift(shifts)
@@ -452,7 +459,7 @@ def test_flows_shift_costs_to_the_lowest_bound(attracts):
     if attracts:
         assert network.bound() == pytest.approx(best, abs=1e-9)
     else:
-        swept = Network.of(reduced_network(model, make_query(model.domain)))
+        swept = PlainNetwork.of(reduced_network(model, make_query(model.domain)))
         swept.shift(ascended(swept, before - best))
         assert network.bound() <= swept.bound() + 1e-9
 

@@ -10,11 +10,11 @@ import pytest
 
 import certimap as cm
 from certimap.checker import Proof, vectors
-from certimap.checker.buckets import Buckets
-from certimap.checker.budget import Budget
+from certimap.checker.buckets import ProofBuckets
+from certimap.checker.budget import CheckBudget
 from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
-from certimap.checker.vectors import Script, Step, Vectors, is_exceeded
+from certimap.checker.vectors import Step, Vectors, VectorScript, is_exceeded
 from certimap.core.query import make_query
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
@@ -48,14 +48,14 @@ def written(case, result):
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     query = make_query(case.model.domain, case.variables, case.evidence).query_domain
     points = [query.encode(dict(answer)).tolist() for answer in answers]
-    arrays = vector_proofs.recorded(Buckets.of(reduced(case)), points, 0.0, 1e-9, 10**8)
+    arrays = vector_proofs.recorded(ProofBuckets.of(reduced(case)), points, 0.0, 1e-9, 10**8)
     return None if arrays is None else with_arrays(result.proof, arrays)
 
 
 @pytest.fixture(params=[(64, 2048), (2, 6, 64), (2,)], ids=["whole", "merged", "split"])
 def limits(request, monkeypatch):
-    monkeypatch.setattr(vector_proofs.Recorder, "LIMITS", request.param)
-    monkeypatch.setattr(vectors.Plain, "LIMITS", request.param)
+    monkeypatch.setattr(vector_proofs.VectorRecorder, "LIMITS", request.param)
+    monkeypatch.setattr(vectors.PlainVectors, "LIMITS", request.param)
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_several_answers_are_proved_beside_each_other(limits, seed):
 
 
 def test_boxes_are_split_where_sets_stay_too_small(monkeypatch):
-    monkeypatch.setattr(vector_proofs.Recorder, "LIMITS", (1,))
+    monkeypatch.setattr(vector_proofs.VectorRecorder, "LIMITS", (1,))
     n_split = 0
     for seed in range(8):
         case = case_of(seed)
@@ -133,7 +133,7 @@ def test_single_vectors_go_for_others_that_stay(seed):
     values = np.where(rng.random((200, 3)) < 0.2, -np.inf, rng.integers(0, 5, (200, 3)).astype(float))
     values[::7] += rng.uniform(-5e-13, 5e-13, values[::7].shape)
     found = Vectors(rng.integers(0, 3, 200), values, 0.0)
-    left, lost = vectors.undominated(found, Budget.starting_now(None))
+    left, lost = vectors.undominated(found, CheckBudget.starting_now(None))
     assert 0.0 <= lost <= vectors.TIE
     assert len(left.context) < 150
     for context, row in zip(found.context, values, strict=True):
@@ -149,20 +149,22 @@ def test_counts_that_wrap_around_and_circles_are_refused():
     wrapping = np.array([2**62] * 5)
     assert not is_exceeded(found, np.zeros(1, np.int64), np.array([5]), np.ones(5, np.int64), wrapping).any()
     with pytest.raises(Rejected, match="damaged"):
-        Script({name: np.zeros(0, np.uint64) for name in ("plan", "sizes", *Script.NAMES)}, 0.0, Budget())
+        VectorScript(
+            {name: np.zeros(0, np.uint64) for name in ("plan", "sizes", *VectorScript.NAMES)}, 0.0, CheckBudget()
+        )
     ties = Vectors(np.zeros(2, np.int64), np.zeros((2, 2)), 0.0)
     nothing = np.zeros(0, np.int64)
     circle = Step(nothing, np.arange(2), np.ones(2, np.int64), np.array([1, 0]), np.ones(2, np.int64), nothing)
     with pytest.raises(Rejected, match="dropped itself"):
-        circle.loss(ties, Budget())
+        circle.loss(ties, CheckBudget())
     mixed = Step(nothing, np.zeros(1, np.int64), two, np.array([1, 2]), np.ones(2, np.int64), nothing)
-    assert mixed.loss(found, Budget()) == 0.0
+    assert mixed.loss(found, CheckBudget()) == 0.0
 
 
 def _thresholds(monkeypatch):
     """Vectors that can still exceed the threshold are not listed."""
-    before = vector_proofs.Recorder.listed
-    monkeypatch.setattr(vector_proofs.Recorder, "listed", lambda self, scores: before(self, scores - FORGED))
+    before = vector_proofs.VectorRecorder.listed
+    monkeypatch.setattr(vector_proofs.VectorRecorder, "listed", lambda self, scores: before(self, scores - FORGED))
 
 
 def _dominance(monkeypatch):
@@ -208,7 +210,7 @@ def test_what_forgers_leave_out_is_missed(monkeypatch, broken):
         meta = {**result.proof.meta, "answer": dict(domain.decode(worse))}
         meta["claim"] = {**meta["claim"], "log_joint": None}
         try:
-            arrays = vector_proofs.recorded(Buckets.of(reduced(case)), [worse.tolist()], 0.0, 1e-9, 10**8)
+            arrays = vector_proofs.recorded(ProofBuckets.of(reduced(case)), [worse.tolist()], 0.0, 1e-9, 10**8)
         except (Rejected, ValueError):
             continue
         if arrays is not None:
@@ -255,7 +257,7 @@ def test_products_of_matrices_round_up_and_hardly(seed):
 def test_long_chains_of_many_states_are_checked_by_their_vectors():
     model, symbols = random_chain(24, 30, 12, 0, 0.2)
     result = cm.map_query(model, symbols, epsilon=0, delta=0, rng=0, workers=1, proof=True, time_limit=300)
-    checked = Buckets.of(reduced_network(model, make_query(model.domain, symbols, {})))
+    checked = ProofBuckets.of(reduced_network(model, make_query(model.domain, symbols, {})))
     point = make_query(model.domain, symbols, {}).query_domain.encode(dict(result.assignment))
     arrays = vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 10**8)
     assert cm.check(model, with_arrays(result.proof, arrays)).accepted
@@ -264,7 +266,7 @@ def test_long_chains_of_many_states_are_checked_by_their_vectors():
 
 
 def test_inner_variables_are_those_of_children():
-    tree = Buckets.of(reduced(chain_case(0)))
+    tree = ProofBuckets.of(reduced(chain_case(0)))
     for bucket in tree.buckets:
         assert set(bucket.inner) <= set(bucket.hidden)
         for c in bucket.children:

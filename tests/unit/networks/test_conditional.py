@@ -10,7 +10,7 @@ from problem_twin import random_problem, value_array
 from certimap.core.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
 from certimap.networks import problem as problem_module
-from certimap.networks.conditional import Evaluator, log_total
+from certimap.networks.conditional import PointEvaluator, log_total
 from certimap.networks.integers import to_integers
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.problem import FLOOR, Problem, Table, problem_of, product, rounding_at, value_at
@@ -27,7 +27,7 @@ def test_values_are_those_of_enumeration(seed):
         points = np.array(list(itertools.product(*[range(problem.sizes[v]) for v in query]))).reshape(
             -1, len(query)
         )
-        found = Evaluator(problem, query).log_values(points)
+        found = PointEvaluator(problem, query).log_values(points)
         assert np.allclose(found, values.ravel(), atol=1e-9)
 
 
@@ -35,7 +35,7 @@ def test_logs_agree_with_scaled_products():
     rng = np.random.default_rng(7)
     for _ in range(30):
         problem = random_problem(rng, max_variables=7, max_states=3, nuisance=0.6)
-        evaluator = Evaluator(problem, sorted(problem.query))
+        evaluator = PointEvaluator(problem, sorted(problem.query))
         for part in evaluator.sums:
             point = np.array([rng.integers(problem.sizes[sorted(problem.query)[c]]) for c in part.query], np.int64)
             a = part.arrays
@@ -57,7 +57,7 @@ def test_climbs_end_where_no_single_change_helps(together, monkeypatch):
             continue
         query, values = value_array(problem)
         sizes = np.array([problem.sizes[v] for v in query])
-        evaluator = Evaluator(problem, query)
+        evaluator = PointEvaluator(problem, query)
         point = evaluator.climb(rng.integers(sizes), sizes)
         for i, n in enumerate(sizes):
             for state in range(n):
@@ -89,7 +89,7 @@ def test_a_dear_climb_looks_at_the_clock_between_pieces_and_keeps_what_it_has(mo
     problem = random_problem(np.random.default_rng(3), max_variables=7, max_states=3, zeros=0.0, nuisance=0.4)
     query, values = value_array(problem)
     sizes = np.array([problem.sizes[v] for v in query])
-    evaluator, start = Evaluator(problem, query), np.zeros(len(query), np.int64)
+    evaluator, start = PointEvaluator(problem, query), np.zeros(len(query), np.int64)
     worth = [float(values[tuple(start)])]
     for n_looks in range(1, int(sizes.sum()) + 1):
         left = iter([False] * n_looks)
@@ -108,7 +108,7 @@ def test_thousands_of_tables_add_up_to_the_last_digit():
         factors.append(Factor.from_log(scope, rng.normal(-40.0, 200.0, (2, 2))))
     prepared = problem_of(MarkovNetwork(domain, factors))
     points = rng.integers(0, 2, (20, 12))
-    values = Evaluator(prepared.problem, prepared.query).log_values(points)
+    values = PointEvaluator(prepared.problem, prepared.query).log_values(points)
     for point, value in zip(points, values, strict=True):
         exact = math.fsum(float(f.log_table[tuple(point[list(f.scope)])]) for f in factors)
         assert abs(value - exact) <= 2.0 * math.ulp(exact)
@@ -126,7 +126,7 @@ def test_values_of_thousands_of_tables_are_off_by_their_slack_at_most():
     problem, logs = _many_observations()
     points = np.arange(3)[:, None]
     assert min(logs) < -1e4
-    for values in (value_at(problem, points, [0]), Evaluator(problem, [0]).log_values(points)):
+    for values in (value_at(problem, points, [0]), PointEvaluator(problem, [0]).log_values(points)):
         assert np.abs(values - logs).max() <= 1e-11
         assert np.abs(values - logs).max() <= rounding_at(problem) < 1e-9
     assert np.abs(product(problem.tables, (0,), (3,)) - 1.0 / 3.0 - logs).max() <= 1e-11

@@ -47,5 +47,5 @@ def test_other_models_and_settings_are_refused():
     assert cm.log_evidence_bounds(network) == pytest.approx((0.0, 0.0), abs=1e-12)
     with pytest.raises(QueryError, match="i_bound is 0"):
         cm.log_evidence_bounds(network, i_bound=0)
-    with pytest.raises(QueryError, match="no network"):
+    with pytest.raises(QueryError, match="of networks, and a Circuit is none"):
         cm.log_evidence_bounds(network.compile())

@@ -27,7 +27,7 @@ from certimap.solvers.networks.portfolio import Portfolio
 
 # Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
 SMALL = full_width.Tuning(bits=(3.0, 5.0, 7.0), first_stride=1, gain=0.01)
-SWITCHING = portfolio.Tuning(turn=1.0, head_start=1.0, i_bounds=(1, 2, 4), iterations=4)
+SWITCHING = portfolio.TurnTuning(turn=1.0, head_start=1.0, i_bounds=(1, 2, 4), iterations=4)
 TIGHT = full_width.Tuning(most_bits=4.0)
 
 

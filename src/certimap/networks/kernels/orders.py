@@ -26,7 +26,7 @@ ENTRIES, LARGEST = 0, 1  # totals
 DONE, RUNNING, FULL, BEYOND = 0, 1, 2, 3  # outcomes
 
 
-class Graph(NamedTuple):
+class NeighbourLists(NamedTuple):
     """An interaction graph that variables leave, each joining its neighbours; variables are 0 to n - 1.
 
     Attributes
@@ -83,7 +83,7 @@ class Graph(NamedTuple):
     totals: Floats
 
 
-class Rule(NamedTuple):
+class OrderRule(NamedTuple):
     """How a greedy order chooses.
 
     Attributes
@@ -107,7 +107,7 @@ class Rule(NamedTuple):
 
 
 @jit_part
-def _before(g: Graph, a: Scalar, b: Scalar) -> Scalar:
+def _before(g: NeighbourLists, a: Scalar, b: Scalar) -> Scalar:
     if g.key[a] != g.key[b]:
         return g.key[a] < g.key[b]
     if g.tie[a] != g.tie[b]:
@@ -116,7 +116,7 @@ def _before(g: Graph, a: Scalar, b: Scalar) -> Scalar:
 
 
 @jit_part
-def _rise(g: Graph, at: Scalar) -> Scalar:
+def _rise(g: NeighbourLists, at: Scalar) -> Scalar:
     v = g.heap[at]
     while at > 0:
         up = (at - 1) // 2
@@ -131,7 +131,7 @@ def _rise(g: Graph, at: Scalar) -> Scalar:
 
 
 @jit_part
-def _sink(g: Graph, at: Scalar) -> None:
+def _sink(g: NeighbourLists, at: Scalar) -> None:
     v, size = g.heap[at], g.counters[HEAP_SIZE]
     while 2 * at + 1 < size:
         down = 2 * at + 1
@@ -147,7 +147,7 @@ def _sink(g: Graph, at: Scalar) -> None:
 
 
 @jit_part
-def _take(g: Graph, v: Scalar) -> None:
+def _take(g: NeighbourLists, v: Scalar) -> None:
     """Take a variable out of the heap."""
     at = g.where[v]
     g.counters[HEAP_SIZE] -= 1
@@ -160,7 +160,7 @@ def _take(g: Graph, v: Scalar) -> None:
 
 
 @jit_part
-def _rank(g: Graph, rule: Rule, v: Scalar, stream: NDArray[np.uint64]) -> None:
+def _rank(g: NeighbourLists, rule: OrderRule, v: Scalar, stream: NDArray[np.uint64]) -> None:
     """Set the key of a variable from its stage, its cost and the size of its clique."""
     weight = g.weight[v]
     cost, tie = (weight, g.missing[v]) if rule.cost == SIZE else (g.missing[v], weight)
@@ -184,7 +184,7 @@ def _rank(g: Graph, rule: Rule, v: Scalar, stream: NDArray[np.uint64]) -> None:
 
 
 @jit()
-def open_graph(g: Graph, rule: Rule, stream: NDArray[np.uint64]) -> None:
+def open_graph(g: NeighbourLists, rule: OrderRule, stream: NDArray[np.uint64]) -> None:
     """Fill in `weight`, `missing`, `around` and the heap of a graph whose other arrays are set."""
     n = len(g.start)
     for v in range(n):
@@ -219,7 +219,7 @@ def open_graph(g: Graph, rule: Rule, stream: NDArray[np.uint64]) -> None:
 
 
 @jit_part
-def _make_room(g: Graph, v: Scalar) -> bool:
+def _make_room(g: NeighbourLists, v: Scalar) -> bool:
     """Give every neighbour of a variable room to be joined to all others; False where the pool is too small."""
     degree, needed = g.length[v], 0
     for k in range(g.start[v], g.start[v] + degree):
@@ -240,7 +240,7 @@ def _make_room(g: Graph, v: Scalar) -> bool:
 
 
 @jit_part
-def _touch(g: Graph, u: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
+def _touch(g: NeighbourLists, u: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
     """Note a variable whose rank may have changed."""
     if g.scratch[len(g.start) + u] != stamp:
         g.scratch[len(g.start) + u] = stamp
@@ -250,7 +250,7 @@ def _touch(g: Graph, u: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
 
 
 @jit_part
-def _join(g: Graph, a: Scalar, b: Scalar, in_a: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
+def _join(g: NeighbourLists, a: Scalar, b: Scalar, in_a: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
     """Add an edge; the neighbours of `a` are marked `in_a`."""
     common = 0
     for k in range(g.start[b], g.start[b] + g.length[b]):
@@ -275,7 +275,7 @@ def _join(g: Graph, a: Scalar, b: Scalar, in_a: Scalar, stamp: Scalar, n_touched
 
 
 @jit_part
-def _eliminate(g: Graph, v: Scalar) -> Scalar:
+def _eliminate(g: NeighbourLists, v: Scalar) -> Scalar:
     """Join the neighbours of a variable and remove it; return how many others it has touched, see `scratch`."""
     g.counters[STAMP] += 1
     stamp, first, degree, n_touched = g.counters[STAMP], g.start[v], g.length[v], 0
@@ -310,7 +310,7 @@ def _eliminate(g: Graph, v: Scalar) -> Scalar:
 
 @jit()
 def eliminate(
-    g: Graph, rule: Rule, stream: NDArray[np.uint64], given: Ints, log2_most: float, max_work: int
+    g: NeighbourLists, rule: OrderRule, stream: NDArray[np.uint64], given: Ints, log2_most: float, max_work: int
 ) -> int:
     """Eliminate variables: first those `given`, then the cheapest one each time.
 

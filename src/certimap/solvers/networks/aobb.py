@@ -44,7 +44,7 @@ GIVEN_UP = Solved(-math.inf, -math.inf, ())
 
 
 @dataclass(eq=False)
-class Frame:
+class SearchFrame:
     """A variable under search: its states by falling bound, and the children of the present state.
 
     `need` is what the subproblem must exceed to matter; `sum` and `upper` are value and bound of the present state
@@ -71,7 +71,7 @@ class DepthFirst:
     def __init__(self, space: AndOrSpace, cache: dict[tuple[int, bytes], Solved], root: int, need: float) -> None:
         self.space, self.cache = space, cache
         self.states = np.zeros(len(space.query), np.int64)
-        self.stack: list[Frame] = []
+        self.stack: list[SearchFrame] = []
         self.n_nodes = 0
         self.result: Solved | None = None
         self._open(root, need)
@@ -84,7 +84,7 @@ class DepthFirst:
             self._close(known)
             return
         branches = self.space.branches(variable, self.states)
-        self.stack.append(Frame(variable, key, need, branches, np.argsort(-branches.total, kind="stable")))
+        self.stack.append(SearchFrame(variable, key, need, branches, np.argsort(-branches.total, kind="stable")))
         self.n_nodes += 1
 
     def advance(self, n_nodes: int, control: Control) -> None:
@@ -106,7 +106,7 @@ class DepthFirst:
         left = frame.branches.total[frame.order[max(frame.turn, 0) :]]
         return max(frame.refuted, float(left.max(initial=-math.inf)))
 
-    def _next_state(self, frame: Frame) -> None:
+    def _next_state(self, frame: SearchFrame) -> None:
         """Enter the value of a finished state, and go on to the next one that may still win."""
         frame.refuted = max(frame.refuted, frame.upper)
         if frame.sum > frame.best.value:
@@ -131,7 +131,7 @@ class DepthFirst:
             self.cache[frame.key] = found
         self._close(found)
 
-    def _next_child(self, frame: Frame) -> None:
+    def _next_child(self, frame: SearchFrame) -> None:
         """Search the next child of the present state, if the others leave it something to win."""
         state = int(frame.order[frame.turn])
         rest = float(frame.branches.bounds[frame.child + 1 :, state].sum())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.delayed_orders import DelayedOrder, delayed
-from certimap.networks.mixed_tree import Bounds, MixedTree
+from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
@@ -168,7 +168,7 @@ class BoxBounds:
             each[self.starts[i] + kept[v]] = own
         return Box(found.log_value, each)
 
-    def _learn(self, tree: MixedTree, found: Bounds) -> None:
+    def _learn(self, tree: MixedTree, found: StateBounds) -> None:
         """Keep what waiting brings for each variable, and an order that runs to the one which brings most."""
         tops = {v: float(own.max()) for v, own in found.each.items()}
         self.gains = {v: found.log_total - top for v, top in tops.items()}

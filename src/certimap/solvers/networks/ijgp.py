@@ -103,7 +103,7 @@ class JoinGraph:
 
 
 @dataclass(eq=False)
-class PropagationState:
+class JoinGraphState:
     """The graph, and how many sweeps it has had."""
 
     posterior: NetworkPosterior
@@ -148,7 +148,7 @@ class JoinGraphPropagation(Solver):
         control: Control,
         rng: np.random.Generator,
         boxes: Boxes | None = None,
-    ) -> PropagationState:
+    ) -> JoinGraphState:
         self.refuse_boxes(boxes)
         problem = posterior.problem
         regions = split(
@@ -156,12 +156,12 @@ class JoinGraphPropagation(Solver):
         )
         entries = sum(float(np.prod([float(problem.sizes[v]) for v in r.scope])) for r in regions)
         control.reserve(32.0 * entries, "the join graph")
-        return PropagationState(posterior, control, JoinGraph(problem, regions), n_entries=int(entries))
+        return JoinGraphState(posterior, control, JoinGraph(problem, regions), n_entries=int(entries))
 
-    def effort(self, state: PropagationState) -> Effort:
+    def effort(self, state: JoinGraphState) -> Effort:
         return Effort(n_bytes=32 * state.n_entries, work=state.n_done * state.n_entries)
 
-    def step(self, state: PropagationState, ledger: Ledger) -> PropagationState:
+    def step(self, state: JoinGraphState, ledger: Ledger) -> JoinGraphState:
         """Sweep once, and decode."""
         change = state.graph.sweep(state.control) if state.n_done < self.iterations else 0.0
         state.n_done += 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TurnTuning:
     """How turns are shared out; no bound depends on it.
 
     Parameters
@@ -60,7 +60,7 @@ class Tuning:
 
 
 @dataclass(eq=False)
-class Part:
+class PortfolioPart:
     """One of the searches: solvers to run one after another, the state of the present one, and what came of it.
 
     Attributes
@@ -100,7 +100,7 @@ class PortfolioState:
     """The parts, and how many turns they have had."""
 
     control: Control
-    parts: list[Part]
+    parts: list[PortfolioPart]
     n_turns: int = 0
     done: bool = False
 
@@ -127,7 +127,7 @@ class Portfolio(Solver):
         How turns are shared out.
     """
 
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: TurnTuning = field(default_factory=TurnTuning)
 
     name: ClassVar[str] = "portfolio"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior | AsNetwork,)
@@ -158,14 +158,14 @@ class Portfolio(Solver):
 
     def _parts(
         self, posterior: NetworkPosterior | AsNetwork, control: Control, rng: np.random.Generator
-    ) -> list[Part]:
+    ) -> list[PortfolioPart]:
         """Return the parts that a posterior suits."""
         tuning = self.tuning
         full, buckets, boxes, paths, sets = tuning.weights
         streams = iter(rng.spawn(5))
 
-        def part(weight: float, *solvers: Solver, on: Posterior, books: bool = False) -> Part:
-            return Part(on, iter(solvers), weight, next(streams), tuning.turn, books)
+        def part(weight: float, *solvers: Solver, on: Posterior, books: bool = False) -> PortfolioPart:
+            return PortfolioPart(on, iter(solvers), weight, next(streams), tuning.turn, books)
 
         if isinstance(posterior, NetworkPosterior):
             network = posterior
@@ -210,14 +210,14 @@ class Portfolio(Solver):
         state.done = all(p.done for p in state.parts)
         return state
 
-    def _next(self, state: PortfolioState) -> Part:
+    def _next(self, state: PortfolioState) -> PortfolioPart:
         waiting = [part for part in state.parts if not part.done]
         waiting = [part for part in waiting if not part.is_spare] or waiting
         if state.n_turns % self.tuning.fair_every == self.tuning.fair_every - 1:
             return min(waiting, key=lambda part: part.work)
         return max(waiting, key=lambda part: (part.rate, -part.work))
 
-    def _run(self, part: Part, state: PortfolioState, ledger: Ledger) -> None:
+    def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""
         end, part.turn = part.work + part.turn, self.tuning.turn
         try:
@@ -236,7 +236,7 @@ class Portfolio(Solver):
         except TooLarge:
             part.done = True
 
-    def _begin(self, part: Part, state: PortfolioState) -> None:
+    def _begin(self, part: PortfolioPart, state: PortfolioState) -> None:
         """Go on to a part's next solver, if there is one."""
         part.n_nodes += part.effort.n_nodes
         part.solver, solver = None, next(part.solvers, None)

@@ -9,7 +9,7 @@ from certimap.solvers.sampling.uniform_exploration import FixedDraws
 
 
 @dataclass(frozen=True)
-class Budget(FixedDraws):
+class FixedBudget(FixedDraws):
     """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
 
     No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
