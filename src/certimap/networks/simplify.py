@@ -30,6 +30,7 @@ from certimap.networks.problem import (
     restrict,
 )
 
+MANY_TABLES = 500  # fewer are searched quickly as they are
 SMALL_TABLE = 64  # a new table up to this size may be larger than the tables that it replaces
 SMALL_SCOPE = 4
 DOING = "reducing a network exactly"
@@ -155,10 +156,13 @@ def impossible() -> ImpossibleEvidence:
 def sum_out(problem: Problem, max_entries: int, control: Control | None = None) -> Problem:
     """Sum nuisance variables out, smallest tables first, while the product has at most `max_entries` entries.
 
+    Tables inside another table's scope are multiplied into it: dual ascent of what is left then closes some large
+    problems several times as fast. Small problems without nuisance variables are returned unchanged.
+
     Cost: the number of entries of the products times the number of tables in them. TimeUp is raised when `control`
     says that the time is up.
     """
-    if not problem.nuisance:
+    if not problem.nuisance and len(problem.tables) < MANY_TABLES:
         return problem
     work = _Work(problem, control)
     waiting = [(work.bucket_size(v), v) for v in sorted(work.sizes) if v not in work.query]

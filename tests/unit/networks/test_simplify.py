@@ -135,3 +135,17 @@ def test_components_and_restriction(seed):
 def test_sums_of_many_zeros_stay_in_range():
     problem = random_problem(np.random.default_rng(1), zeros=0.9)
     assert value_at(to_integers(problem), np.zeros((1, len(problem.sizes)), int), sorted(problem.sizes))[0] >= HARD
+
+
+def test_unary_tables_of_large_problems_join_others(monkeypatch):
+    """Dual ascent closes large problems several times as fast on the joined tables; every value stays."""
+    rng = np.random.default_rng(3)
+    problem = random_problem(rng, max_variables=6)
+    states = np.array(list(itertools.product(*(range(problem.sizes[v]) for v in sorted(problem.sizes)))))
+    assert sum_out(problem, 2**20) is problem
+    monkeypatch.setattr("certimap.networks.simplify.MANY_TABLES", 0)
+    joined = sum_out(problem, 2**20)
+    scopes = [set(t.scope) for t in joined.tables]
+    assert not any(a < b for a in scopes for b in scopes)
+    values = [value_at(p, states, sorted(problem.sizes)) for p in (problem, joined)]
+    np.testing.assert_allclose(values[0], values[1], atol=1e-9)
