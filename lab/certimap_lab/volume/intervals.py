@@ -42,7 +42,7 @@ def mass_between(leaf: Leaf, low: float, high: float) -> float:
     kind, p = leaf
     if kind == "gaussian":
         if high - low < NARROW * p[1]:  # Simpson's rule, off by less than a unit of the last place here
-            ends = densities(leaf, np.array([low, 0.5 * low + 0.5 * high, high]))
+            ends = np.exp(log_densities(leaf, np.array([low, 0.5 * low + 0.5 * high, high])))
             return float(ends @ np.array([1.0, 4.0, 1.0])) * (high - low) / 6.0
         return normal_mass(low, high, *p)
     if kind == "uniform":
@@ -59,16 +59,20 @@ def _tail(low: float, width: float, rate: float) -> float:
     return -math.exp(-rate * low) * math.expm1(-rate * width) if width > 0.0 else 0.0
 
 
-def densities(leaf: Leaf, x: Floats) -> Floats:
-    """Return the density of a leaf; both ends of its support belong to it."""
+def log_densities(leaf: Leaf, x: Floats) -> Floats:
+    """Return natural logs of the density of a leaf; both ends of its support belong to it."""
     kind, p = leaf
     if kind == "gaussian":
-        return np.exp(-0.5 * ((x - p[0]) / p[1]) ** 2) / (p[1] * math.sqrt(2.0 * math.pi))
+        return -0.5 * ((x - p[0]) / p[1]) ** 2 - math.log(p[1] * math.sqrt(2.0 * math.pi))
     if kind == "exponential":
-        return np.where(x >= 0.0, p[0] * np.exp(-p[0] * np.maximum(x, 0.0)), 0.0)
+        return np.where(x >= 0.0, math.log(p[0]) - p[0] * np.maximum(x, 0.0), -math.inf)
     if kind == "uniform":
-        return np.where((x >= p[0]) & (x <= p[1]), 1.0 / (p[1] - p[0]), 0.0)
-    return np.exp(-np.abs(x - p[0]) / p[1]) / (2.0 * p[1])
+        return np.where((x >= p[0]) & (x <= p[1]), -math.log(p[1] - p[0]), -math.inf)
+    return -np.abs(x - p[0]) / p[1] - math.log(2.0 * p[1])
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0.0 else -math.inf
 
 
 def _leaf(rng: np.random.Generator) -> Leaf:
@@ -100,7 +104,7 @@ def _case(
     places: list[list[float]],
     total: float,
 ) -> VolumeCase:
-    """Ask for some variables; `joint` is p(q, e) at points, `places` are peaks and ends, `total` is p(e)."""
+    """Ask for some variables; `joint` is ln p(q, e) at points, `places` are peaks and ends, `total` is p(e)."""
     grids: list[Floats] = []
     for name, own in zip(asked, places, strict=True):
         low, high = evidence.get(name, (-8.0, 8.0))
@@ -108,15 +112,14 @@ def _case(
         more = np.array([x for x in (*own, *ENDS, low, high) if low <= x <= high])
         grids.append(np.unique(np.concatenate([some, more])))
     points = np.array(list(itertools.product(*grids)))
-    with np.errstate(divide="ignore"):
-        best = float(np.log(joint(points).max()))
+    best = float(joint(points).max())
 
     def log_prob(point: Any) -> float:
         value = float(joint(np.asarray(point, np.float64)[None])[0])
         inside = all(
             evidence.get(n, WHOLE)[0] <= x <= evidence.get(n, WHOLE)[1] for n, x in zip(asked, point, strict=True)
         )
-        return math.log(value) - log_total if inside and value > 0.0 else -math.inf
+        return value - log_total if inside else -math.inf
 
     log_total = math.log(total) if total > 0.0 else -math.inf
     solver, others = solver_order(rng)
@@ -152,12 +155,14 @@ def leaves_in_intervals(rng: np.random.Generator) -> VolumeCase:
         return mass_between(leaf, *evidence.get(name, WHOLE))
 
     def joint(points: Floats) -> Floats:
-        total = np.zeros(len(points))
-        for weight, part in zip(weights, parts, strict=True):
-            term = np.full(len(points), weight)
+        total = np.full(len(points), -math.inf)
+        for weight, part in zip(weights.tolist(), parts, strict=True):
+            term = np.full(len(points), math.log(weight))
             for name, leaf in zip(names, part, strict=True):
-                term *= densities(leaf, points[:, asked.index(name)]) if name in asked else mass(leaf, name)
-            total += term
+                term += (
+                    log_densities(leaf, points[:, asked.index(name)]) if name in asked else _log(mass(leaf, name))
+                )
+            total = np.logaddexp(total, term)
         return total
 
     each = [
@@ -184,15 +189,16 @@ def correlated_in_intervals(rng: np.random.Generator) -> VolumeCase:
     asked = ["b"] if rng.random() < 0.5 else ["a", "b"]
 
     def joint(points: Floats) -> Floats:
-        total = np.zeros(len(points))
+        total = np.full(len(points), -math.inf)
         for w, m, s, r in zip(weights, means, sds, slopes, strict=True):
-            term = w * densities(("gaussian", (m[1], s[1])), points[:, -1])
+            term = math.log(w) + log_densities(("gaussian", (m[1], s[1])), points[:, -1])
             centre, sd = m[0] + r * s[0] / s[1] * (points[:, -1] - m[1]), s[0] * math.sqrt(1.0 - r * r)
             if len(asked) == 2:
-                total += term * densities(("gaussian", (0.0, sd)), points[:, 0] - centre)
+                term += log_densities(("gaussian", (0.0, sd)), points[:, 0] - centre)
             else:
                 low, high = evidence["a"]
-                total += term * np.array([normal_mass(low, high, c, sd) for c in centre.tolist()])
+                term += np.array([_log(normal_mass(low, high, c, sd)) for c in centre.tolist()])
+            total = np.logaddexp(total, term)
         return total
 
     each = [
