@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,10 @@ def bytecodes(function: Callable[[], Any]) -> tuple[int, Any]:
 
 def grows_linearly(work: Callable[[Any], Any], small: Any, large: Any) -> None:
     work(small)  # imports and compiles
+    work(large)
+    small, large = (
+        pickle.loads(pickle.dumps(given)) for given in (small, large)
+    )  # copies have kept no orders yet
     few, _ = bytecodes(lambda: work(small))
     many, _ = bytecodes(lambda: work(large))
     assert many <= SLACK * LARGE / SMALL * few

@@ -155,7 +155,7 @@ def input_of(name: str, seed: int, number: int, target: Target) -> bytes:
 def fuzz(name: str, start: int, stop: int, seed: int = 0, folder: str | None = None) -> Tally:
     """Read the inputs with numbers from `start` to `stop` - 1 of a format, and count what becomes of them."""
     target = targets()[name]
-    tally = Tally(name)
+    tally, before = Tally(name), _peak_bytes()
     with tempfile.TemporaryDirectory(dir=folder) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(place) / f"m.{target.suffix}"
@@ -176,7 +176,7 @@ def fuzz(name: str, start: int, stop: int, seed: int = 0, folder: str | None = N
             n_bytes = _peak_bytes()
             if problem is None and seconds > LIMIT_SECONDS:
                 problem = f"took {seconds:.1f} s"
-            if problem is None and n_bytes > max(LIMIT_BYTES, tally.n_bytes):
+            if problem is None and n_bytes > max(LIMIT_BYTES, tally.n_bytes, before):
                 problem = f"took {n_bytes:,} bytes"
             tally.n_bytes = max(tally.n_bytes, n_bytes)
             if problem is not None:

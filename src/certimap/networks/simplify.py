@@ -30,7 +30,7 @@ from certimap.networks.problem import (
     restrict,
 )
 
-MANY_TABLES = 500  # fewer are searched quickly as they are
+MANY_TABLES = 3000  # fewer are searched quickly as they are
 SMALL_TABLE = 64  # a new table up to this size may be larger than the tables that it replaces
 SMALL_SCOPE = 4
 DOING = "reducing a network exactly"
