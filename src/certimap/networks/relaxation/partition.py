@@ -79,14 +79,6 @@ def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: C
     return list(found.order)
 
 
-def largest_clique(problem: Problem, order: Sequence[int]) -> float:
-    """Return log base 2 of the entries of the largest table when nothing is split."""
-    return max(
-        (sum(math.log2(problem.sizes[v]) for v in r.scope) for r in split(problem, order, lambda scope: True)),
-        default=0.0,
-    )
-
-
 def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
     """Eliminate variables in an order; a bucket's functions share a region while its scope `fits`.
 
