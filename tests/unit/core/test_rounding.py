@@ -20,7 +20,7 @@ TINY = 1e-30  # smaller numbers have no business in a model: they guard
 LEAST_POWER, LEAST_LOG = 100, range(400, 1100)
 # Hostile models are made of such numbers, and so are models that make every kernel compile. The messages of one
 # solver, which claim nothing, are cut off at one. The checker of proofs shares nothing with what it checks.
-ELSEWHERE = ("testing/", "cli/kernel_tasks.py", "checker/", "solvers/networks/ijgp.py")
+ELSEWHERE = ("testing/", "cli/kernel_tasks.py", "checker/", "solvers/baselines/ijgp.py")
 
 
 def guards(tree: ast.AST) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.errors import SolverError
-from certimap.solvers.heuristics import itself as room
-from certimap.solvers.heuristics import soft_network
+from certimap.solvers.baselines import itself as room
+from certimap.solvers.baselines import soft_network
 from certimap.solvers.registry import make
 from certimap.testing import check_solver, random_circuit, random_domain
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import Capability, Decodes, Masses, Posterior
-from certimap.solvers.heuristics.walk import OnePoint
+from certimap.solvers.guess import OnePoint
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from certimap.core.box import Points
 from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.heuristics.neighbours import first_points, log_probs_of_neighbours
+from certimap.solvers.baselines.neighbours import first_points, log_probs_of_neighbours
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger

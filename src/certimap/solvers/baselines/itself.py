@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from certimap.circuits.tensors import TensorPlan
     from certimap.core.box import Boxes
     from certimap.core.control import Control
-    from certimap.solvers.heuristics.soft_network import Softening, TrainingCase
+    from certimap.solvers.baselines.soft_network import Softening, TrainingCase
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class Itself(Solver):
         self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> ItselfState:
         from certimap.circuits.tensors import TensorPlan
-        from certimap.solvers.heuristics import soft_network
+        from certimap.solvers.baselines import soft_network
 
         self.refuse_boxes(boxes)
         case = soft_network.TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
@@ -143,7 +143,7 @@ class Itself(Solver):
         return len(posterior.domain if posterior.origin is None else posterior.origin[1].domain)
 
     def step(self, state: ItselfState, ledger: Ledger) -> ItselfState:
-        from certimap.solvers.heuristics.soft_network import one_thread
+        from certimap.solvers.baselines.soft_network import one_thread
 
         with one_thread():
             try:
@@ -154,7 +154,7 @@ class Itself(Solver):
 
     def _advance(self, state: ItselfState, ledger: Ledger) -> None:
         """Make one training step, or score the network's answer and make one refining step."""
-        from certimap.solvers.heuristics.soft_network import decode
+        from certimap.solvers.baselines.soft_network import decode
 
         if not state.is_trained:
             self._train(state)
@@ -168,7 +168,7 @@ class Itself(Solver):
 
     def _hand_over(self, state: ItselfState) -> None:
         """Move to the CPU after the device ran out of memory; warn once."""
-        from certimap.solvers.heuristics.soft_network import Softening
+        from certimap.solvers.baselines.soft_network import Softening
 
         state.plan.with_less(1)
         state.network.to(state.plan.device)
@@ -178,7 +178,7 @@ class Itself(Solver):
 
     def _train(self, state: ItselfState) -> None:
         """Make one step on the next rows; each pass has its own order."""
-        from certimap.solvers.heuristics.soft_network import keep
+        from certimap.solvers.baselines.soft_network import keep
 
         per_pass = -(-len(state.rows) // self.batch)
         turn = state.n_trained % per_pass

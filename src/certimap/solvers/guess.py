@@ -1,4 +1,4 @@
-"""Heuristics that decode one point from the structure of a posterior in one step."""
+"""Heuristics that report one point in one step; the guess of a model that was not conditioned in time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from certimap.core.box import Points
-from certimap.core.posterior import Capability, Decodes, Posterior
+from certimap.core.posterior import Capability, Guesses, Posterior
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -47,7 +47,12 @@ class OnePoint(Solver):
         return replace(state, done=True)
 
 
-class Walk(OnePoint):
-    """A heuristic that walks the structure of a posterior once."""
+@dataclass(frozen=True)
+class Guess(OnePoint):
+    """Report the posterior's one guess; `auto` chooses this if a time limit cut conditioning short."""
 
-    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
+    name: ClassVar[str] = "guess"
+    needs: ClassVar[tuple[Capability, ...]] = (Guesses,)
+
+    def point(self, posterior: Guesses) -> Points:
+        return posterior.guess()

@@ -10,7 +10,7 @@ import numpy as np
 from certimap.core.posterior import Capability, Decodes
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Solver
-from certimap.solvers.heuristics.walk import OneStepState
+from certimap.solvers.guess import OneStepState
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger

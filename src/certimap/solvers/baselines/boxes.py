@@ -15,7 +15,7 @@ from certimap.core.posterior import Facts
 from certimap.core.rounding import ULP
 from certimap.core.search_boxes import Layout
 from certimap.errors import MissingDependency
-from certimap.solvers.cells.intervals import Interval
+from certimap.solvers.baselines.intervals import Interval
 
 Floats = NDArray[np.float64]
 MIN_ROWS = 4  # draws in a leaf of a tree

@@ -13,8 +13,8 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
-from certimap.solvers.cells.boxes import BoxMasses, grown_boxes
-from certimap.solvers.cells.intervals import domain_of_cells, grid_edges, quantile_edges, real_positions
+from certimap.solvers.baselines.boxes import BoxMasses, grown_boxes
+from certimap.solvers.baselines.intervals import domain_of_cells, grid_edges, quantile_edges, real_positions
 from certimap.solvers.registry import make, resolve
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from certimap.core.box import Points
-from certimap.core.posterior import Decodes
-from certimap.solvers.heuristics.walk import Walk
+from certimap.core.posterior import Capability, Decodes
+from certimap.solvers.guess import OnePoint
 
 
 @dataclass(frozen=True)
-class ArgmaxProduct(Walk):
+class ArgmaxProduct(OnePoint):
     """Keeps at every node the best of its children's assignments, scored by the node's own value.
 
     Never worse than max-product in a circuit with one sum; elsewhere usually better, at a higher cost: see
@@ -19,6 +19,7 @@ class ArgmaxProduct(Walk):
     """
 
     name: ClassVar[str] = "argmax_product"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
 
     def point(self, posterior: Decodes) -> Points:
         return posterior.argmax_product()

@@ -9,7 +9,7 @@ from certimap.certify.sources import own_source
 from certimap.circuits.guess import GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import Bounds, Capability, Decodes
-from certimap.solvers.heuristics.walk import OnePoint, OneStepState, Walk
+from certimap.solvers.guess import OnePoint, OneStepState
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -18,7 +18,7 @@ MAXIMA = own_source("max_product")
 
 
 @dataclass(frozen=True)
-class MaxProduct(Walk):
+class MaxProduct(OnePoint):
     """Decodes the most probable path through the circuit instead of the most probable assignment.
 
     Every sum is replaced by the maximum of its weighted children (after summing out nuisance variables); then the
@@ -31,6 +31,7 @@ class MaxProduct(Walk):
     """
 
     name: ClassVar[str] = "max_product"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
 
     def point(self, posterior: Decodes) -> Points:
         return posterior.max_product()

@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort
-from certimap.solvers.networks.and_or_graph import SHARE_OF_MEMORY, AndOrGraph, Node
+from certimap.solvers.baselines.and_or_graph import SHARE_OF_MEMORY, AndOrGraph, Node
 from certimap.solvers.networks.and_or_solver import AndOrSolver
 from certimap.solvers.networks.aobb import STEP_NODES, AndOrState, advance
 from certimap.solvers.networks.relaxed import RELAXATION, point_of

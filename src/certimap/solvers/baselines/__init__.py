@@ -1,0 +1,1 @@
+"""Methods for comparison, for warm starts and for reproduction; `auto` chooses none of them."""

@@ -1,1 +1,0 @@
-"""The most probable cell of a partition of real variables."""

@@ -1,1 +1,0 @@
-"""Solvers that propose points without proof."""
