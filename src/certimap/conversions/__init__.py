@@ -12,10 +12,7 @@ if TYPE_CHECKING:
     from certimap.conversions.network_rows import trees_of_rows as trees_of_rows
     from certimap.conversions.network_to_circuit import compile_query as compile_query
 
-_LATER = {
-    "trees_of_rows": "network_rows",
-    "compile_query": "network_to_circuit",
-}
+_LATER = {"trees_of_rows": "network_rows", "compile_query": "network_to_circuit"}
 
 __all__ = [
     "Case",

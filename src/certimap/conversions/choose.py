@@ -20,10 +20,7 @@ Wants = tuple[Capability | str, ...]
 KEPT_BYTES = 10_000  # size of a posterior without its tables
 # Capabilities wanted by `auto`, best first, with reasons: solvers for earlier ones prove more.
 AUTO: tuple[tuple[Wants, str], ...] = (
-    (
-        (ELIMINATION,),
-        "what is summed is small, and maximising takes less than a tree of conditional tables",
-    ),
+    ((ELIMINATION,), "what is summed is small, and maximising takes less than a tree of conditional tables"),
     ((Regions,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
     ((MAXIMISATION,), "no table fits, and what has to be summed does"),
@@ -78,11 +75,7 @@ class Choice:
 
 
 def condition(
-    model: Model,
-    query: Query,
-    *,
-    wants: Sequence[Capability | str] | None = None,
-    limits: Limits | None = None,
+    model: Model, query: Query, *, wants: Sequence[Capability | str] | None = None, limits: Limits | None = None
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
@@ -172,11 +165,7 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
 
 
 def plan(
-    model: Model,
-    query: Query,
-    *,
-    wants: Sequence[Capability | str] | None = None,
-    limits: Limits | None = None,
+    model: Model, query: Query, *, wants: Sequence[Capability | str] | None = None, limits: Limits | None = None
 ) -> Choice:
     """Choose a representation without building it.
 

@@ -142,25 +142,13 @@ def _positions(mask: int) -> Iterator[int]:
 
 @dataclass(eq=False)
 class _Nodes:
-    """A plan's nodes, merged: a product of a single node is represented by that node, equal products by one.
-
-    Attributes
-    ----------
-    stands_for
-        int64, shape (n_nodes,): the node that represents each node.
-    height
-        Number of layers of sums above the products of a node's scope; 0 for a product.
-    scope
-        The variables of each representing node, as bits.
-    parts
-        The parts of each representing product; regrouped products follow the plan's nodes.
-    """
+    """A plan's nodes, merged: a product of a single node is represented by that node, equal products by one."""
 
     plan: Plan
-    stands_for: NDArray[np.int64]
-    height: list[int]
-    scope: list[int]
-    parts: dict[int, Parts]
+    stands_for: NDArray[np.int64]  # int64, shape (n_nodes,): the node that represents each node
+    height: list[int]  # number of layers of sums above the products of a node's scope; 0 for a product
+    scope: list[int]  # the variables of each representing node, as bits
+    parts: dict[int, Parts]  # the parts of each representing product; regrouped products follow the plan's nodes
     known: dict[Parts, int]
 
     @classmethod

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Categorical, Domain
-from certimap.core.posterior import Facts
+from certimap.core.posterior import Facts, Posterior
+from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from certimap.core.posterior import Posterior
-    from certimap.core.query import Query
 
 
 @dataclasses.dataclass(frozen=True)
 class CompletePosterior:
-    """The distribution over no variables: one empty assignment, of probability 1.
+    """The distribution over no variables: one empty assignment, of probability 1."""
 
-    Attributes
-    ----------
-    log_evidence
-        Natural log of p(e), where e assigns every variable of the model: of the unnormalised product in a
-        Markov network, and of a density with real variables.
-    """
-
+    # natural log of p(e), where e assigns every variable of the model: of the unnormalised product in a Markov
+    # network, and of a density with real variables
     log_evidence: float
     domain: Domain = dataclasses.field(default_factory=lambda: Domain(()))
 

@@ -137,14 +137,6 @@ def _never(case: Case[Circuit]) -> bool:
 ROWS = (
     Row("mixture of trees", Circuit, OF_CIRCUIT | {TreeMixturePosterior}, _trees_size, _trees),
     Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned, is_kept=True),
-    Row(
-        "tree of the circuit",
-        Circuit,
-        OF_TREE,
-        _tree_size,
-        _tree,
-        _tree_suits,
-        is_kept=True,
-    ),
+    Row("tree of the circuit", Circuit, OF_TREE, _tree_size, _tree, _tree_suits, is_kept=True),
     Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, _never),
 )

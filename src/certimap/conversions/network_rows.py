@@ -81,11 +81,7 @@ class _Group:
     """Queries with the same query variables and the same observed variables."""
 
     def __init__(
-        self,
-        network: Network,
-        queries: Sequence[Query],
-        wants: Sequence[Capability] | None,
-        limits: Limits,
+        self, network: Network, queries: Sequence[Query], wants: Sequence[Capability] | None, limits: Limits
     ) -> None:
         self.network, self.queries, self.wants, self.limits = network, queries, wants, limits
         first = queries[0]

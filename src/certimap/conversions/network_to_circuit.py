@@ -41,21 +41,11 @@ FAR = 32.0  # nats from 0: scales of messages beyond it are set aside
 
 @dataclass(frozen=True)
 class Message:
-    """A table over a separator, with axes in elimination order.
+    """A table over a separator, with axes in elimination order."""
 
-    Attributes
-    ----------
-    scope
-        The variables.
-    log_weight
-        Natural logs, one axis per variable; -inf for zero entries.
-    node
-        The circuit node multiplied by each entry (-1 for zero entries), or None: no nodes.
-    """
-
-    scope: tuple[int, ...]
-    log_weight: Floats
-    node: Ints | None = None
+    scope: tuple[int, ...]  # the variables
+    log_weight: Floats  # natural logs, one axis per variable; -inf for zero entries
+    node: Ints | None = None  # the circuit node multiplied by each entry (-1 for zero entries), or None: no nodes
 
 
 def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Circuit:

@@ -9,16 +9,7 @@ from typing import Any, Generic, TypeVar
 from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.named import at, place_of
-from certimap.core.posterior import (
-    Bounds,
-    Decodes,
-    Draws,
-    Masses,
-    Offer,
-    Posterior,
-    Probes,
-    Regions,
-)
+from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Offer, Posterior, Probes, Regions
 from certimap.core.query import Query
 
 T = TypeVar("T")

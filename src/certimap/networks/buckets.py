@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.axes import spread
-from certimap.networks.elimination_plan import (
-    MOST_LOG2,
-    SMALL_PRODUCT,
-    EliminationPlan,
-    first_places,
-)
+from certimap.networks.elimination_plan import MOST_LOG2, SMALL_PRODUCT, EliminationPlan, first_places
 from certimap.networks.kernels.buckets import BucketArrays
 from certimap.networks.problem import Problem, Table, Values
 
@@ -25,22 +20,13 @@ ENTRIES_PER_RUN = 2**22  # entries of products between two checks of the clock
 
 
 class Run(NamedTuple):
-    """Consecutive buckets: small ones, or a single large one.
+    """Consecutive buckets: small ones, or a single large one."""
 
-    Attributes
-    ----------
-    first, last
-        Bucket numbers `first` to `last` - 1.
-    is_small
-        Whether a compiled pass handles them all.
-    n_entries
-        Total entries of their products.
-    """
-
+    # first, last: bucket numbers `first` to `last` - 1
     first: int
     last: int
-    is_small: bool
-    n_entries: float
+    is_small: bool  # whether a compiled pass handles them all
+    n_entries: float  # total entries of their products
 
 
 class Buckets:

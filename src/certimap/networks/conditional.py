@@ -34,30 +34,14 @@ WORK_BETWEEN_LOOKS = 2e8  # entries for changes of a point between two checks of
 
 @dataclass(frozen=True, eq=False)
 class ConditionalSum:
-    """Sums out the nuisance variables of one component, given states of its query variables.
+    """Sums out the nuisance variables of one component, given states of its query variables."""
 
-    Attributes
-    ----------
-    query
-        The query variables in its scope, as columns of the evaluator's points.
-    arrays
-        See `kernels.SumArrays`.
-    log_scale
-        Nats taken out of the tables.
-    reach
-        See `SumLayout`.
-    n_entries
-        Joint states of all cliques: the work per point.
-    buffer_size
-        Entries of the messages held at once.
-    """
-
-    query: Ints
-    arrays: SumArrays
-    log_scale: float
-    reach: float
-    n_entries: float
-    buffer_size: int
+    query: Ints  # the query variables in its scope, as columns of the evaluator's points
+    arrays: SumArrays  # see `kernels.SumArrays`
+    log_scale: float  # nats taken out of the tables
+    reach: float  # see `SumLayout`
+    n_entries: float  # joint states of all cliques: the work per point
+    buffer_size: int  # entries of the messages held at once
 
     @property
     def n_roundings(self) -> int:

@@ -10,22 +10,13 @@ from certimap.networks.problem import Problem
 
 
 class DelayedOrder(NamedTuple):
-    """An elimination order of all variables, and its cost.
+    """An elimination order of all variables, and its cost."""
 
-    Attributes
-    ----------
-    order
-        The first eliminated first.
-    log2_largest, log2_work
-        Log base 2 of the joint states of its largest clique, and of all cliques together.
-    n_early
-        The number of query variables eliminated before a hidden one.
-    """
-
-    order: list[int]
+    order: list[int]  # the first eliminated first
+    # log2_largest, log2_work: log base 2 of the joint states of its largest clique, and of all cliques together
     log2_largest: float
     log2_work: float
-    n_early: int
+    n_early: int  # the number of query variables eliminated before a hidden one
 
 
 def delayed(

@@ -58,10 +58,7 @@ class Elimination:
 
 
 def measure(
-    order: Sequence[int],
-    separators: Sequence[tuple[int, ...]],
-    sizes: Mapping[int, int],
-    query: Collection[int],
+    order: Sequence[int], separators: Sequence[tuple[int, ...]], sizes: Mapping[int, int], query: Collection[int]
 ) -> Elimination:
     """Return the cost of an order with known separators, each in elimination order."""
     place = {v: i for i, v in enumerate(order)}
@@ -87,11 +84,5 @@ def measure(
             below.add(v)
             early += log2[v] if v in queried else 0.0
     return Elimination(
-        tuple(order),
-        tuple(separators),
-        width,
-        math.log2(entries) if entries else 0.0,
-        largest,
-        n_edges,
-        early,
+        tuple(order), tuple(separators), width, math.log2(entries) if entries else 0.0, largest, n_edges, early
     )

@@ -24,22 +24,14 @@ MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
 
 
 class Cliques(NamedTuple):
-    """The cliques of an elimination order; variables are numbered by their places in it.
+    """The cliques of an elimination order; variables are numbered by their places in it."""
 
-    Attributes
-    ----------
-    place
-        The place of each variable, by its position in the model.
-    pointers, members
-        For each place, the start of its clique among the members: the variable itself, then its separator.
-    parents
-        For each place, the receiver of its message, or -1.
-    """
-
-    place: Ints
+    place: Ints  # the place of each variable, by its position in the model
+    # pointers, members: for each place, the start of its clique among the members: the variable itself, then its
+    # separator
     pointers: Ints
     members: Ints
-    parents: Ints
+    parents: Ints  # for each place, the receiver of its message, or -1
 
     @classmethod
     def of(cls, order: Sequence[int], separators: Sequence[Sequence[int]]) -> Cliques:
@@ -68,36 +60,16 @@ class Cliques(NamedTuple):
 
 @dataclass(frozen=True)
 class EliminationPlan:
-    """An elimination order and its cost.
+    """An elimination order and its cost."""
 
-    Attributes
-    ----------
-    order
-        Variables, the first eliminated first.
-    separators
-        For each variable, the scope of its message, in elimination order.
-    n_entries
-        Table entries over all products: the work.
-    n_bytes
-        The most memory held at once, best states included.
-    n_bytes_kept
-        The memory of all messages together, which decoding the k best needs.
-    n_bytes_summed
-        The most memory that a sum along it holds at once.
-    largest
-        Table entries of the largest product.
-    cliques
-        The order laid out flat.
-    """
-
-    order: tuple[int, ...]
-    separators: tuple[tuple[int, ...], ...]
-    n_entries: float
-    n_bytes: float
-    n_bytes_kept: float
-    n_bytes_summed: float
-    largest: float
-    cliques: Cliques = field(repr=False, compare=False)
+    order: tuple[int, ...]  # variables, the first eliminated first
+    separators: tuple[tuple[int, ...], ...]  # for each variable, the scope of its message, in elimination order
+    n_entries: float  # table entries over all products: the work
+    n_bytes: float  # the most memory held at once, best states included
+    n_bytes_kept: float  # the memory of all messages together, which decoding the k best needs
+    n_bytes_summed: float  # the most memory that a sum along it holds at once
+    largest: float  # table entries of the largest product
+    cliques: Cliques = field(repr=False, compare=False)  # the order laid out flat
 
     def within(self, problem: Problem) -> EliminationPlan:
         """Return this order for a problem with fewer variables."""

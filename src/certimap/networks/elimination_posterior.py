@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import BoxPosterior, Facts
+from certimap.core.query import Query
 from certimap.networks.conditional import Total, relative_to
 from certimap.networks.determined import Function
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import Prepared
-
-if TYPE_CHECKING:
-    from certimap.core.query import Query
 
 
 class EliminationPosterior(MpePosterior):

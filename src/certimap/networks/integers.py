@@ -38,24 +38,12 @@ def to_integers(problem: Problem) -> Problem:
 
 
 class FineIntegers(NamedTuple):
-    """The tables of a problem in a unit that does not grow with their number: for `MaxElimination` alone.
+    """The tables of a problem in a unit that does not grow with their number: for `MaxElimination` alone."""
 
-    Attributes
-    ----------
-    values
-        The concatenated entries of all tables, the largest of each 0; `HARD` for zeros.
-    constant
-        In units, an integer of any size.
-    lowest
-        No finite entry is lower.
-    unit
-        Nats per unit.
-    """
-
-    values: NDArray[np.int64]
-    constant: int
-    lowest: int
-    unit: float
+    values: NDArray[np.int64]  # the concatenated entries of all tables, the largest of each 0; `HARD` for zeros
+    constant: int  # in units, an integer of any size
+    lowest: int  # no finite entry is lower
+    unit: float  # nats per unit
 
 
 def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> FineIntegers:

@@ -28,38 +28,22 @@ SLACK_BITS = 1e-6  # log base 2: more than rounding moves an entry in one step
 
 
 class MixedMessage(NamedTuple):
-    """A nonnegative function over a scope.
-
-    Attributes
-    ----------
-    values
-        Its entries, first variable slowest, in units of 2^`exponent`.
-    least, most
-        Log base 2 of a lower bound on the positive entries, and of an upper bound on all entries.
-    """
+    """A nonnegative function over a scope."""
 
     scope: tuple[int, ...]
-    values: Floats
+    values: Floats  # its entries, first variable slowest, in units of 2^`exponent`
     exponent: int = 0
+    # least, most: log base 2 of a lower bound on the positive entries, and of an upper bound on all entries
     least: float = 0.0
     most: float = 0.0
 
 
 class StateBounds(NamedTuple):
-    """Upper bounds in nats, rounded up.
+    """Upper bounds in nats, rounded up."""
 
-    Attributes
-    ----------
-    log_value
-        The bound on the problem's value: the least over all buckets.
-    log_total
-        The bound from the roots alone.
-    each
-        By query variable and state, from the variable's own bucket, where it is eliminated last.
-    """
-
-    log_value: float
-    log_total: float
+    log_value: float  # the bound on the problem's value: the least over all buckets
+    log_total: float  # the bound from the roots alone
+    # by query variable and state, from the variable's own bucket, where it is eliminated last
     each: dict[int, Floats]
 
 

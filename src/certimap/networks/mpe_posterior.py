@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import OFFERS, Facts, Posterior
+from certimap.core.query import Query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.determined import Function, with_functions
+from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
 from certimap.networks.simplify import impossible
 from certimap.networks.support import likely_states
-
-if TYPE_CHECKING:
-    from certimap.core.query import Query
-    from certimap.networks.elimination_plan import EliminationPlan
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
 

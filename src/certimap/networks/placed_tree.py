@@ -31,28 +31,15 @@ def restricted(problem: Problem, states: QueryStates, kept: Mask) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class PlacedTree:
-    """A tree, and the map from its states to the domain's columns.
+    """A tree, and the map from its states to the domain's columns."""
 
-    Attributes
-    ----------
-    tree
-        Over the problem `restricted` to the columns `kept`.
-    states
-        The numbering of the problem's states.
-    alive
-        For every query variable the columns that the tree knows.
-    columns, at
-        The columns of variables that the tree still has, and their places among its states.
-    fixed
-        The columns of variables with one state left.
-    """
-
-    tree: SplitTree
-    states: QueryStates
-    alive: tuple[Ints, ...]
+    tree: SplitTree  # over the problem `restricted` to the columns `kept`
+    states: QueryStates  # the numbering of the problem's states
+    alive: tuple[Ints, ...]  # for every query variable the columns that the tree knows
+    # columns, at: the columns of variables that the tree still has, and their places among its states
     columns: Ints
     at: Ints
-    fixed: Ints
+    fixed: Ints  # the columns of variables with one state left
 
     @classmethod
     def of(cls, tree: SplitTree, states: QueryStates, kept: Mask) -> PlacedTree:

@@ -39,32 +39,17 @@ class NetworkPosterior:
     If p(e) is too expensive, it stays unknown: values are then ln p(q, e) (unnormalised for a Markov network), and
     are not compared with the total mass 1. A point costs one elimination of the nuisance variables with the query
     fixed; a box costs one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
-
-    Parameters
-    ----------
-    domain
-        The query variables, in the user's order.
-    prepared
-        The network's problem after evidence and zeros; its constant includes -ln p(e) if known.
-    log_evidence
-        Natural log of p(e), or None.
-    workers
-        Threads; the answer does not depend on it.
-    control
-        The limits of the run, which climbs and optimisation steps obey.
-    plan
-        How large relaxations may grow.
-    log_ceiling
-        Upper bound (nats) on all points, independent of relaxations: probabilities are at most 1, and p(q, e) of a
-        Bayesian network is at most the product of the largest likelihoods of its soft evidence.
     """
 
-    domain: Domain
-    prepared: Prepared
-    log_evidence: float | None = None
-    workers: int = 1
+    domain: Domain  # the query variables, in the user's order
+    prepared: Prepared  # the network's problem after evidence and zeros; its constant includes -ln p(e) if known
+    log_evidence: float | None = None  # natural log of p(e), or None
+    workers: int = 1  # threads; the answer does not depend on it
+    # the limits of the run, which climbs and optimisation steps obey
     control: Control = field(default_factory=Control)
-    plan: RelaxationPlan = field(default_factory=RelaxationPlan)
+    plan: RelaxationPlan = field(default_factory=RelaxationPlan)  # how large relaxations may grow
+    # upper bound (nats) on all points, independent of relaxations: probabilities are at most 1, and p(q, e) of a
+    # Bayesian network is at most the product of the largest likelihoods of its soft evidence
     log_ceiling: float = math.inf
     _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False)
 
@@ -90,12 +75,7 @@ class NetworkPosterior:
             problem = relative_to(problem, total)
             prepared, log_ceiling = replace(prepared, problem=problem), problem.log_slack
         return cls(
-            query.query_domain,
-            prepared,
-            log_evidence,
-            workers or 1,
-            control or Control(),
-            log_ceiling=log_ceiling,
+            query.query_domain, prepared, log_evidence, workers or 1, control or Control(), log_ceiling=log_ceiling
         )
 
     def __repr__(self) -> str:

@@ -38,34 +38,17 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """max over the `query` of the sum over all other open variables of the product of tables and a constant.
+    """max over the `query` of the sum over all other open variables of the product of tables and a constant."""
 
-    Attributes
-    ----------
-    sizes
-        The number of states of each open variable, by its position in the model.
-    query
-        The open variables that are maximised.
-    tables
-        Functions of open variables.
-    constant
-        Added to the sum of the tables: float in nats, or an integer in units.
-    log_slack
-        Bound (nats) on the error of constant plus tables at any assignment: every inexact operation adds its worst
-        rounding error. 0 for integers, whose arithmetic is exact.
-    unit
-        Nats per unit of constant and tables: 1.0 for floats, a power of two for integers.
-    known
-        The cache of `joined`.
-    """
-
-    sizes: Mapping[int, int]
-    query: frozenset[int]
-    tables: tuple[Table, ...]
-    constant: float | int = 0.0
+    sizes: Mapping[int, int]  # the number of states of each open variable, by its position in the model
+    query: frozenset[int]  # the open variables that are maximised
+    tables: tuple[Table, ...]  # functions of open variables
+    constant: float | int = 0.0  # added to the sum of the tables: float in nats, or an integer in units
+    # bound (nats) on the error of constant plus tables at any assignment: every inexact operation adds its worst
+    # rounding error. 0 for integers, whose arithmetic is exact.
     log_slack: float = 0.0
-    unit: float = 1.0
-    known: list[Joined] = field(default_factory=list[Joined], compare=False, repr=False)
+    unit: float = 1.0  # nats per unit of constant and tables: 1.0 for floats, a power of two for integers
+    known: list[Joined] = field(default_factory=list[Joined], compare=False, repr=False)  # the cache of `joined`
 
     @property
     def joined(self) -> Joined:
@@ -99,21 +82,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A query's problem, and how its states are numbered.
+    """A query's problem, and how its states are numbered."""
 
-    Attributes
-    ----------
-    problem
-        Over the states that evidence and zeros leave.
-    states
-        The surviving states, as positions in the model, of every variable that is not barren.
-    query
-        The query variables in the user's order, open or not.
-    """
-
-    problem: Problem
+    problem: Problem  # over the states that evidence and zeros leave
+    # the surviving states, as positions in the model, of every variable that is not barren
     states: Mapping[int, States]
-    query: tuple[int, ...]
+    query: tuple[int, ...]  # the query variables in the user's order, open or not
 
 
 def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:

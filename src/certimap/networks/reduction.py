@@ -26,31 +26,18 @@ _REDUCING = "absorbing the evidence"
 
 @dataclass(frozen=True)
 class Reduced:
-    """Factors over the variables that are still open.
+    """Factors over the variables that are still open."""
 
-    Attributes
-    ----------
-    domain
-        The network's domain; positions below are its.
-    factors
-        Over the surviving states of open variables, as the network holds them (`Factor.in_logs`).
-    sizes
-        The number of surviving states of each open variable (at least 2, or a queried variable that no
-        factor mentions).
-    states
-        Which states survive, as positions, for each variable that is not barren.
-    query
-        The query variables, in the user's order.
-    log_constants
-        Natural logs of the factors that became constants.
-    """
-
-    domain: Domain
+    domain: Domain  # the network's domain; positions below are its
+    # over the surviving states of open variables, as the network holds them (`Factor.in_logs`)
     factors: list[Factor]
+    # the number of surviving states of each open variable (at least 2, or a queried variable that no factor
+    # mentions)
     sizes: dict[int, int]
+    # which states survive, as positions, for each variable that is not barren
     states: dict[int, NDArray[np.int64]]
-    query: tuple[int, ...]
-    log_constants: list[float]
+    query: tuple[int, ...]  # the query variables, in the user's order
+    log_constants: list[float]  # natural logs of the factors that became constants
 
     @property
     def log_constant(self) -> float:

@@ -29,39 +29,21 @@ OPEN = -1  # in place of a state
 
 
 class Binary(NamedTuple):
-    """The sum of unary and pairwise tables of binary variables, in integers, `HARD` for ln 0; to be maximised.
+    """The sum of unary and pairwise tables of binary variables, in integers, `HARD` for ln 0; to be maximised."""
 
-    Attributes
-    ----------
-    unary
-        Shape (n, 2).
-    ends
-        The variables of each pair, the lower first, no pair twice; shape (m, 2).
-    pairs
-        Shape (m, 2, 2).
-    """
-
-    unary: Ints
-    ends: Ints
-    pairs: Ints
+    unary: Ints  # shape (n, 2)
+    ends: Ints  # the variables of each pair, the lower first, no pair twice; shape (m, 2)
+    pairs: Ints  # shape (m, 2, 2)
 
 
 class Roof(NamedTuple):
-    """A model whose costs are moved to minimise the sum of its maxima, and the states that flows fix.
+    """A model whose costs are moved to minimise the sum of its maxima, and the states that flows fix."""
 
-    Attributes
-    ----------
-    model
-        A model with the same sum at every assignment, less `constant`; every table's largest entry is 0.
-    constant
-        An upper bound, in units.
-    states
-        For each variable its state in some best assignment, or `OPEN` if flows do not determine it. Without a
-        frustrated cycle they determine all: a best assignment.
-    """
-
+    # a model with the same sum at every assignment, less `constant`; every table's largest entry is 0
     model: Binary
-    constant: int
+    constant: int  # an upper bound, in units
+    # for each variable its state in some best assignment, or `OPEN` if flows do not determine it. Without a
+    # frustrated cycle they determine all: a best assignment.
     states: Ints
 
 

@@ -16,23 +16,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class QueryStates:
-    """The numbering of the query variables' states in a problem.
+    """The numbering of the query variables' states in a problem."""
 
-    Attributes
-    ----------
-    domain
-        The query variables, in the user's order.
-    variables
-        Their positions in the model.
-    position
-        int64, shape (total_states,): the problem's number of each state, -1 where it is impossible.
-    columns
-        For each query variable the columns of its surviving states, in the problem's order.
-    """
-
-    domain: Domain
-    variables: tuple[int, ...]
-    position: Ints
+    domain: Domain  # the query variables, in the user's order
+    variables: tuple[int, ...]  # their positions in the model
+    position: Ints  # int64, shape (total_states,): the problem's number of each state, -1 where it is impossible
+    # for each query variable the columns of its surviving states, in the problem's order
     columns: tuple[Ints, ...]
 
     @classmethod

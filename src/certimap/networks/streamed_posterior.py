@@ -66,14 +66,9 @@ class StreamedPosterior(NetworkPosterior):
 
     A box is weighed by one such elimination, exactly but for rounding, and any number of draws takes two. Points
     are valued, and boxes bounded, as in the base class.
-
-    Parameters
-    ----------
-    known
-        The elimination order of the sum.
     """
 
-    known: EliminationPlan | None = None
+    known: EliminationPlan | None = None  # the elimination order of the sum
 
     @classmethod
     def of_sum(

@@ -22,15 +22,9 @@ Masks = Mapping[int, Bools]
 
 
 class Guide(ABC):
-    """Chooses states for a search for assignments of nonzero probability.
+    """Chooses states for a search for assignments of nonzero probability."""
 
-    Attributes
-    ----------
-    within
-        The initially allowed states of every variable.
-    """
-
-    within: Masks
+    within: Masks  # the initially allowed states of every variable
 
     @abstractmethod
     def state(self, v: int, left: Masks) -> int:
@@ -38,9 +32,7 @@ class Guide(ABC):
 
 
 def supported_states(
-    problem: Problem,
-    should_stop: Callable[[], bool] = lambda: False,
-    guide: Guide | None = None,
+    problem: Problem, should_stop: Callable[[], bool] = lambda: False, guide: Guide | None = None
 ) -> dict[int, int] | None:
     """Return states of all variables, queried or not, at which no table is 0; None if none are found.
 

@@ -22,21 +22,11 @@ Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration"
 
 @dataclass(frozen=True)
 class Judging:
-    """How the ledger judges the draws of a solver.
+    """How the ledger judges the draws of a solver."""
 
-    Attributes
-    ----------
-    rule
-        "sharp", or "published" to count draws as in the paper.
-    early_stop
-        False: continue to the solver's own end even after the certificate is earned.
-    max_draws
-        Limit on draws if the user sets none; None: the driver's default.
-    """
-
-    rule: Literal["sharp", "published"] = "sharp"
-    early_stop: bool = True
-    max_draws: int | None = None
+    rule: Literal["sharp", "published"] = "sharp"  # "sharp", or "published" to count draws as in the paper
+    early_stop: bool = True  # false: continue to the solver's own end even after the certificate is earned
+    max_draws: int | None = None  # limit on draws if the user sets none; None: the driver's default
 
 
 @dataclass(frozen=True)

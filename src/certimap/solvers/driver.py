@@ -123,12 +123,7 @@ def run(
 
 
 def _loop(
-    posterior: Posterior,
-    solver: Solver,
-    ledger: Ledger,
-    history: History,
-    seed: int,
-    warm_start: Any,
+    posterior: Posterior, solver: Solver, ledger: Ledger, history: History, seed: int, warm_start: Any
 ) -> Status:
     """Apply the warm start, and step until the run ends; return why it ended."""
     if warm_start is not None:

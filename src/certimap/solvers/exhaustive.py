@@ -7,19 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
+from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.posterior import Posterior
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536

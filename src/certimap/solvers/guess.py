@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from certimap.core.box import Points
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.posterior import Capability, Guesses, Posterior
 from certimap.solvers.base import Family, Solver
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 
 @dataclass(frozen=True)

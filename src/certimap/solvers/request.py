@@ -47,22 +47,15 @@ class Settings(QuerySettings, total=False):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one answer, counted from the call; None means no limit.
+    """Limits of one answer, counted from the call; None means no limit."""
 
-    Attributes
-    ----------
-    time_limit
-        Seconds. It is checked between steps; a step itself never looks at the clock, so that a seed replays.
-    max_samples, max_nodes
-        Draws and search nodes. Without `max_samples` and `time_limit` a run makes at most 10 million draws.
-    max_memory
-        Bytes that conditioning, solver and ledger may hold, not counting the model.
-    """
-
+    # seconds. It is checked between steps; a step itself never looks at the clock, so that a seed replays.
     time_limit: float | None = None
+    # max_samples, max_nodes: draws and search nodes. Without `max_samples` and `time_limit` a run makes at most 10
+    # million draws.
     max_samples: int | None = None
     max_nodes: int | None = None
-    max_memory: int | None = None
+    max_memory: int | None = None  # bytes that conditioning, solver and ledger may hold, not counting the model
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "max_samples", "max_nodes", "max_memory"):
@@ -77,37 +70,19 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """How a query is to be answered, whatever the query.
+    """How a query is to be answered, whatever the query."""
 
-    Attributes
-    ----------
-    solver
-        A solver object, or "auto", which picks one for the posterior.
-    epsilon, delta
-        The requested certificate: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0
-        request a proof of exactness.
-    tolerance
-        The relative error that still counts as exact.
-    top_k
-        How many of the most probable assignments the result lists; None: only the answer.
-    warm_start
-        See `certimap.solvers.warm_start.apply_warm_start`.
-    upper_bound
-        An upper bound that another program proved, or None.
-    proof_bytes
-        The largest size of a proof in bytes; None: no proof.
-    budget, limits
-        Limits of each answer, and of conditioning.
-    """
-
-    solver: Solver | Literal["auto"] = "auto"
+    solver: Solver | Literal["auto"] = "auto"  # a solver object, or "auto", which picks one for the posterior
+    # epsilon, delta: the requested certificate: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta.
+    # 0 and 0 request a proof of exactness.
     epsilon: float = 0.01
     delta: float = 0.01
-    tolerance: float = 1e-9
-    top_k: int | None = None
-    warm_start: Any = None
-    upper_bound: ExternalBound | None = None
-    proof_bytes: int | None = None
+    tolerance: float = 1e-9  # the relative error that still counts as exact
+    top_k: int | None = None  # how many of the most probable assignments the result lists; None: only the answer
+    warm_start: Any = None  # see `certimap.solvers.warm_start.apply_warm_start`
+    upper_bound: ExternalBound | None = None  # an upper bound that another program proved, or None
+    proof_bytes: int | None = None  # the largest size of a proof in bytes; None: no proof
+    # budget, limits: limits of each answer, and of conditioning
     budget: Budget = field(default_factory=Budget)
     limits: Limits = field(default_factory=Limits)
 
@@ -142,10 +117,7 @@ class Request:
             upper_bound=ExternalBound.read(given.get("upper_bound")),
             proof_bytes=given.get("proof_bytes"),
             budget=Budget(
-                given.get("time_limit"),
-                given.get("max_samples"),
-                given.get("max_nodes"),
-                given.get("max_memory"),
+                given.get("time_limit"), given.get("max_samples"), given.get("max_nodes"), given.get("max_memory")
             ),
             limits=Limits(max_edges, workers, device=device),
         )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain
-from certimap.core.posterior import Draws
+from certimap.core.posterior import Draws, Posterior
 from certimap.core.untyped import is_mapping, is_sequence
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.posterior import Posterior
 
 
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:

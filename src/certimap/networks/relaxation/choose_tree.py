@@ -16,23 +16,15 @@ CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their
 
 @dataclass(frozen=True)
 class RelaxationPlan:
-    """How large a relaxation may grow, and in what steps.
+    """How large a relaxation may grow, and in what steps."""
 
-    Parameters
-    ----------
-    exact_entries
-        Joint states of all regions up to which an elimination is left unsplit.
-    first_bits, raise_bits, last_bits
-        Log base 2 of the entries of the largest tables: at first, what a rise adds, and at last.
-    steps
-        Optimisation steps at each temperature.
-    """
-
-    exact_entries: float = 2.0**23
+    exact_entries: float = 2.0**23  # joint states of all regions up to which an elimination is left unsplit
+    # first_bits, raise_bits, last_bits: log base 2 of the entries of the largest tables: at first, what a rise
+    # adds, and at last
     first_bits: float = 10.0
     raise_bits: float = 3.0
     last_bits: float = 22.0
-    steps: int = 40
+    steps: int = 40  # optimisation steps at each temperature
 
 
 def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:

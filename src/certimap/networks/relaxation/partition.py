@@ -16,24 +16,13 @@ Fits = Callable[[tuple[int, ...]], bool]
 
 @dataclass(frozen=True)
 class Region:
-    """A mini-bucket: it eliminates one copy of a variable.
+    """A mini-bucket: it eliminates one copy of a variable."""
 
-    Attributes
-    ----------
-    own
-        The variable.
-    separator
-        The other variables of its scope: queried ones first, then by the order of elimination, latest first.
-    tables
-        Positions of the problem's tables that it holds.
-    children
-        Positions of the regions whose messages it receives.
-    """
-
-    own: int
+    own: int  # the variable
+    # the other variables of its scope: queried ones first, then by the order of elimination, latest first
     separator: tuple[int, ...]
-    tables: tuple[int, ...]
-    children: tuple[int, ...]
+    tables: tuple[int, ...]  # positions of the problem's tables that it holds
+    children: tuple[int, ...]  # positions of the regions whose messages it receives
 
     @property
     def scope(self) -> tuple[int, ...]:

@@ -23,23 +23,16 @@ class QuasiNewton:
 
     scipy's routine for bounded problems takes several times as long as the passes that it requests, and loses its
     memory between calls; here the memory outlives pauses.
-
-    Attributes
-    ----------
-    x, value, slope
-        The point, its value and gradient.
-    changes, slope_changes
-        The last steps and the changes of the gradient.
-    is_flat
-        Whether the last step no longer helped.
     """
 
+    # x, value, slope: the point, its value and gradient
     x: Floats
     value: float
     slope: Floats
+    # changes, slope_changes: the last steps and the changes of the gradient
     changes: list[Floats] = field(default_factory=list[Floats])
     slope_changes: list[Floats] = field(default_factory=list[Floats])
-    is_flat: bool = False
+    is_flat: bool = False  # whether the last step no longer helped
 
     @classmethod
     def start(cls, objective: Objective, x: Floats) -> QuasiNewton:

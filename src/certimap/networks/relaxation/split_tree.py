@@ -32,42 +32,24 @@ class SplitTree:
     add up to 1, the product of the root messages is an upper bound on the problem's value, whatever the order of
     elimination and whatever the shifts of a variable's copies, as long as these add up to 0 in every state. Where
     no variable has two copies and nuisance variables go first, it is the value.
-
-    Attributes
-    ----------
-    problem
-        The bounded problem. Its constant is not part of the arrays.
-    variables
-        The problem's variables in the order of the arrays.
-    arrays, tables
-        See `TreeArrays`; `tables` in nats, each scaled to a largest entry of 0.
-    constant
-        Nats: the problem's constant and the tables' scales.
-    order
-        Positions in `variables`, the first eliminated first.
-    hidden
-        For every input the number of states of the hidden variables in a child's separator, else 1.
-    copies, copy_ptr, root
-        Regions by variable and root; the root above each region.
-    shifts, weights
-        The parameters of the relaxation: nats per copy and state, and one weight per region.
-    scales
-        Nats taken out of each region's table, which `constant` holds.
     """
 
-    problem: Problem
-    variables: tuple[int, ...]
+    problem: Problem  # the bounded problem. Its constant is not part of the arrays.
+    variables: tuple[int, ...]  # the problem's variables in the order of the arrays
+    # arrays, tables: see `TreeArrays`; `tables` in nats, each scaled to a largest entry of 0
     arrays: TreeArrays
     tables: Floats
-    constant: float
-    order: Ints
-    hidden: Ints
+    constant: float  # nats: the problem's constant and the tables' scales
+    order: Ints  # positions in `variables`, the first eliminated first
+    hidden: Ints  # for every input the number of states of the hidden variables in a child's separator, else 1
+    # copies, copy_ptr, root: regions by variable and root; the root above each region
     copies: Ints
     copy_ptr: Ints
     root: Ints
+    # shifts, weights: the parameters of the relaxation: nats per copy and state, and one weight per region
     shifts: Floats
     weights: Floats
-    scales: Floats
+    scales: Floats  # nats taken out of each region's table, which `constant` holds
 
     @classmethod
     def of(cls, problem: Problem, order: Sequence[int], fits: Fits, max_bytes: float = math.inf) -> SplitTree:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort
 from certimap.solvers.baselines.and_or_graph import SHARE_OF_MEMORY, AndOrGraph, Node
 from certimap.solvers.networks.and_or_solver import AndOrSolver
 from certimap.solvers.networks.aobb import STEP_NODES, AndOrState, advance
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 LOOKAHEAD = 4  # nodes of a dive that is cut short
 LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
@@ -70,11 +68,7 @@ class AndOrBestFirst(AndOrSolver):
     name: ClassVar[str] = "aobf"
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> BestFirstState:
         self.refuse_boxes(boxes)
         return BestFirstState(posterior, control)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.domain import Label
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.baselines.boxes import BoxMasses, grown_boxes
 from certimap.solvers.baselines.intervals import domain_of_cells, grid_edges, quantile_edges, real_positions
 from certimap.solvers.registry import make, resolve
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes, Points
-    from certimap.core.control import Control
-    from certimap.core.domain import Label
 
 
 @dataclass

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from certimap.core.box import Points
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.baselines.neighbours import first_points, log_probs_of_neighbours
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cycle
 

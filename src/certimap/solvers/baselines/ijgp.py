@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
 from certimap.core.axes import spread
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
@@ -18,11 +21,6 @@ from certimap.networks.relaxation.partition import Region, limit, nuisance_first
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.and_or_solver import check_settings
 from certimap.solvers.networks.relaxed import point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 Floats = NDArray[np.float64]
 DAMPING = 0.3  # share of the old message that is kept
@@ -143,11 +141,7 @@ class JoinGraphPropagation(Solver):
         check_settings(self.i_bound, self.iterations)
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> JoinGraphState:
         self.refuse_boxes(boxes)
         problem = posterior.problem

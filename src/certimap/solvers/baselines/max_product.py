@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from certimap.certify.ledger import Ledger
 from certimap.certify.sources import own_source
 from certimap.circuits.guess import GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import Bounds, Capability, Decodes
 from certimap.solvers.guess import OnePoint, OneStepState
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
 
 MAXIMA = own_source("max_product")
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.posterior import Capability, Masses, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.control import Control
 
 ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completion
 

@@ -87,22 +87,14 @@ def decode(soft: Tensor, domain: Domain) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class TrainingCase:
-    """A query in the form that the network takes.
+    """A query in the form that the network takes."""
 
-    Attributes
-    ----------
-    joint
-        p(query, evidence variables) without evidence; None if the model has no such circuit (the network is then
-        trained on the one query).
-    told
-        float64, shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any.
-    key
-        Identifies the partition of the model's variables into query, evidence and nuisance.
-    """
-
+    # p(query, evidence variables) without evidence; None if the model has no such circuit (the network is then
+    # trained on the one query)
     joint: CircuitPosterior | None
+    # float64, shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any
     told: NDArray[np.float64]
-    key: Any
+    key: Any  # identifies the partition of the model's variables into query, evidence and nuisance
 
     @classmethod
     def of(cls, posterior: CircuitPosterior, limits: Limits) -> TrainingCase:

@@ -27,44 +27,26 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(eq=False)
 class CellTree:
-    """Cells in the order of creation; the first is the whole space.
-
-    Attributes
-    ----------
-    low, high
-        float64, shape (capacity, n).
-    value
-        ln of the density at each cell's centre, shape (capacity,).
-    log_bound
-        Natural log of an upper bound on the density in each cell; inf without a bound.
-    depth
-        int64, shape (capacity,).
-    first_child
-        int64, shape (capacity,): the first of `PARTS` consecutive children; -1 for a leaf.
-    is_stuck
-        bool, shape (capacity,): cells too narrow to cut.
-    log_optimism
-        The smaller of `log_bound` and the bound from a Lipschitz constant of `bits`, shape (capacity,).
-    window
-        The region of an unbounded domain that is searched first: its ends, shape (n,) each.
-    n
-        The number of cells.
-    """
+    """Cells in the order of creation; the first is the whole space."""
 
     posterior: Posterior
     prober: Prober | None
     bits: float | None
     layout: Layout
+    # low, high: float64, shape (capacity, n)
     low: Floats
     high: Floats
-    value: Floats
-    log_bound: Floats
+    value: Floats  # ln of the density at each cell's centre, shape (capacity,)
+    log_bound: Floats  # natural log of an upper bound on the density in each cell; inf without a bound
+    # the smaller of `log_bound` and the bound from a Lipschitz constant of `bits`, shape (capacity,)
     log_optimism: Floats
-    depth: NDArray[np.int64]
+    depth: NDArray[np.int64]  # int64, shape (capacity,)
+    # int64, shape (capacity,): the first of `PARTS` consecutive children; -1 for a leaf
     first_child: NDArray[np.int64]
-    is_stuck: NDArray[np.bool_]
+    is_stuck: NDArray[np.bool_]  # bool, shape (capacity,): cells too narrow to cut
+    # the region of an unbounded domain that is searched first: its ends, shape (n,) each
     window: tuple[Floats, Floats]
-    n: int = 0
+    n: int = 0  # the number of cells
 
     @classmethod
     def of(cls, posterior: Posterior, bits: float | None, control: Control) -> CellTree:

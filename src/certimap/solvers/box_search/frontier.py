@@ -35,26 +35,14 @@ HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a 
 
 @dataclass(frozen=True)
 class Pace:
-    """Step sizes of a search; no certificate depends on them.
+    """Step sizes of a search; no certificate depends on them."""
 
-    Parameters
-    ----------
-    step_work
-        Edge visits of one step, a fraction of a second.
-    max_batch
-        Boxes expanded together.
-    open_bytes
-        Memory of the open boxes beyond which the search goes depth first, if the user sets no limit.
-    long_list
-        Total columns of the open boxes beyond which they are not unpacked for a draw.
-    min_draws, max_draws
-        Draws in one batch.
-    """
-
-    step_work: int = 40_000_000
-    max_batch: int = 512
+    step_work: int = 40_000_000  # edge visits of one step, a fraction of a second
+    max_batch: int = 512  # boxes expanded together
+    # memory of the open boxes beyond which the search goes depth first, if the user sets no limit
     open_bytes: int = 1_000_000_000
-    long_list: int = 50_000_000
+    long_list: int = 50_000_000  # total columns of the open boxes beyond which they are not unpacked for a draw
+    # min_draws, max_draws: draws in one batch
     min_draws: int = 64
     max_draws: int = 16384
 

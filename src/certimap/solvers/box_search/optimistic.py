@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.core.posterior import Posterior, Probes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.cell_tree import PARTS, CellTree, is_bounded
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -39,23 +39,13 @@ DOING = "multiplying sets of vectors"
 
 @dataclass
 class Outcome:
-    """The result of one elimination.
+    """The result of one elimination."""
 
-    Attributes
-    ----------
-    log_bound
-        An upper bound on ln p of every assignment in the box that exceeds the threshold; -inf when none can.
-    root
-        The last set: complete assignments, or None when it is empty.
-    messages
-        Tightened bounds.
-    log_states
-        shape (total_states,): upper bounds with a variable set to a state, for assignments above the threshold.
-    """
-
+    # an upper bound on ln p of every assignment in the box that exceeds the threshold; -inf when none can
     log_bound: float
-    root: VectorSet | None
-    messages: RegionMessages
+    root: VectorSet | None  # the last set: complete assignments, or None when it is empty
+    messages: RegionMessages  # tightened bounds
+    # shape (total_states,): upper bounds with a variable set to a state, for assignments above the threshold
     log_states: Floats
 
 
@@ -66,49 +56,25 @@ class SetPass:
     Numbers inside sets are doubles in units of frames (see `ExponentFrame`). Underflow loses less than 2^-893 of
     the largest value that the set can reach. So a threshold of at least 2^`SET_FLOOR` of that value loses nothing.
     A lower threshold is raised to it, and assignments in between stay open.
-
-    Parameters
-    ----------
-    geometry, mask
-        The regions and the box, shape (total_states,).
-    messages
-        Upper bounds inside the box.
-    log_threshold
-        Natural log; vectors that cannot exceed it are dropped.
-    limit
-        Sets are merged down to about this many rows.
-    top_k
-        A row is dropped when `top_k` others dominate it.
-    control
-        The run's limits, checked before every piece that may take a few tenths of a second. An elimination
-        that raised TimeUp cannot be continued.
-
-    Attributes
-    ----------
-    is_raised
-        Whether the threshold was raised.
-    sets
-        The sets of all regions, to decode the root's rows.
-    sizes
-        By region, the rows of the set before its memory was released.
-    n_merged
-        The number of merges; 0 means that the elimination was exact.
-    peak
-        The largest set.
     """
 
+    # geometry, mask: the regions and the box, shape (total_states,)
     geometry: Geometry
     mask: NDArray[np.bool_]
-    messages: RegionMessages
-    log_threshold: float
-    limit: int
-    top_k: int
+    messages: RegionMessages  # upper bounds inside the box
+    log_threshold: float  # natural log; vectors that cannot exceed it are dropped
+    limit: int  # sets are merged down to about this many rows
+    top_k: int  # a row is dropped when `top_k` others dominate it
+    # the run's limits, checked before every piece that may take a few tenths of a second. An elimination that
+    # raised TimeUp cannot be continued.
     control: Control = field(default_factory=Control)
-    is_raised: bool = False
+    is_raised: bool = False  # whether the threshold was raised
+    # the sets of all regions, to decode the root's rows
     sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])
+    # by region, the rows of the set before its memory was released
     sizes: dict[int, int] = field(default_factory=dict[int, int])
-    n_merged: int = 0
-    peak: int = 0
+    n_merged: int = 0  # the number of merges; 0 means that the elimination was exact
+    peak: int = 0  # the largest set
     work: int = 0
     n_bytes: int = 0
     stack: list[RegionVisit] = field(default_factory=list["RegionVisit"])

@@ -54,14 +54,6 @@ class SetSearchState:
     ----------
     slack
         The rounding slack of bounds and thresholds, in nats.
-    climb, neighbours
-        The searches for an incumbent; `climb` is None before the first step.
-    box, elimination
-        The box being eliminated, and its elimination.
-    n_whole
-        The number of eliminations begun; the first ones cover the whole space.
-    set_sizes
-        By region, the largest number of rows in its set so far.
     """
 
     posterior: Regions
@@ -69,17 +61,20 @@ class SetSearchState:
     rng: np.random.Generator
     geometry: Geometry
     open: list[OpenBox] = field(default_factory=list[OpenBox])
+    # climb, neighbours: the searches for an incumbent; `climb` is None before the first step
     climb: Climb | None = None
     neighbours: Neighbours = field(default_factory=Neighbours)
+    # box, elimination: the box being eliminated, and its elimination
     box: OpenBox | None = None
     elimination: SetPass | None = None
-    n_whole: int = 0
+    n_whole: int = 0  # the number of eliminations begun; the first ones cover the whole space
     done: bool = False
     work: int = 0
     draw_work: int = 0
     n_nodes: int = 0
     peak: int = 0
     n_merged: int = 0
+    # by region, the largest number of rows in its set so far
     set_sizes: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.core.posterior import Capability, Regions
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry
 from certimap.solvers.elimination.search import OpenBox, Search, SetSearchState
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.control import Control
 
 STEP_WORK = 20_000_000
 

@@ -32,16 +32,10 @@ class ExponentFrame:
 
     It is chosen from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
     Underflow in a frame loses less than 2^-893 of the largest value that the set can reach.
-
-    Attributes
-    ----------
-    exponent
-        The exponent of the whole set.
-    offsets
-        int64, shape (contexts, hidden states); empty if all are 0, which is usual.
     """
 
-    exponent: int = 0
+    exponent: int = 0  # the exponent of the whole set
+    # int64, shape (contexts, hidden states); empty if all are 0, which is usual
     offsets: Ints = field(default_factory=lambda: NO_OFFSETS)
 
     @classmethod
@@ -91,31 +85,19 @@ def compact(index: NDArray[np.integer], n: int) -> NDArray[np.integer]:
 
 @dataclass(eq=False)
 class VectorSet:
-    """Partial assignments below a region, as nonnegative vectors over hidden states, grouped by context.
+    """Partial assignments below a region, as nonnegative vectors over hidden states, grouped by context."""
 
-    Attributes
-    ----------
-    values
-        float64, shape (rows, hidden states), in units of `frame`.
-    ptr
-        int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c.
-    relaxed
-        bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows.
-    pointers
-        For each child of the region multiplied so far: (child, row of the child's set for each row).
-    state
-        int16, shape (rows,): the state of the region's own query variable, or None before it is decided.
-    is_whole
-        Whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers
-        that are 0 or at least `SAFE`.
-    """
-
-    values: Floats
-    ptr: Ints
+    values: Floats  # float64, shape (rows, hidden states), in units of `frame`
+    ptr: Ints  # int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c
+    # bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows
     relaxed: NDArray[np.bool_]
     frame: ExponentFrame
+    # for each child of the region multiplied so far: (child, row of the child's set for each row)
     pointers: list[tuple[int, NDArray[np.integer]]]
+    # int16, shape (rows,): the state of the region's own query variable, or None before it is decided
     state: NDArray[np.int16] | None = None
+    # whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers that
+    # are 0 or at least `SAFE`
     is_whole: bool = True
 
     def __len__(self) -> int:
@@ -238,20 +220,11 @@ def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """The map from a parent's joint space to a child's contexts and hidden states.
+    """The map from a parent's joint space to a child's contexts and hidden states."""
 
-    Attributes
-    ----------
-    context
-        int64, shape (joint contexts,): the child's context in each joint context.
-    hidden
-        int64, shape (joint hidden states,): the child's hidden state in each.
-    n_contexts, n_hidden
-        The child's numbers of contexts and hidden states.
-    """
-
-    context: Ints
-    hidden: Ints
+    context: Ints  # int64, shape (joint contexts,): the child's context in each joint context
+    hidden: Ints  # int64, shape (joint hidden states,): the child's hidden state in each
+    # n_contexts, n_hidden: the child's numbers of contexts and hidden states
     n_contexts: int
     n_hidden: int
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes, Points
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.posterior import Regions
+from certimap.core.posterior import Regions
 
 BATCH = 64
 

@@ -25,23 +25,15 @@ MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to 
 
 @dataclass(frozen=True, eq=False)
 class Lookups:
-    """Entries of tables that the states of a path select, for every state of one variable.
+    """Entries of tables that the states of a path select, for every state of one variable."""
 
-    Attributes
-    ----------
-    values
-        The tables, one after another.
-    starts, own_strides
-        Where each begins in `values`, and its stride of the variable, 0 where it does not depend on it; shape
-        (tables,).
-    columns, strides
-        The columns that matter besides, and the stride of each in each table; shapes (columns,),
-        (tables, columns).
-    """
-
-    values: Floats
+    values: Floats  # the tables, one after another
+    # starts, own_strides: where each begins in `values`, and its stride of the variable, 0 where it does not
+    # depend on it; shape (tables,)
     starts: Ints
     own_strides: Ints
+    # columns, strides: the columns that matter besides, and the stride of each in each table; shapes (columns,),
+    # (tables, columns)
     columns: Ints
     strides: Ints
 
@@ -69,18 +61,10 @@ class Lookups:
 
 @dataclass(frozen=True)
 class Branches:
-    """What a variable's states lead to, given its path.
+    """What a variable's states lead to, given its path."""
 
-    Attributes
-    ----------
-    value
-        Nats that each state adds by itself: tables and exact sums of nuisance, shape (states,).
-    bounds
-        Upper bounds on each child's subproblem, shape (children, states).
-    """
-
-    value: Floats
-    bounds: Floats
+    value: Floats  # nats that each state adds by itself: tables and exact sums of nuisance, shape (states,)
+    bounds: Floats  # upper bounds on each child's subproblem, shape (children, states)
 
     @property
     def total(self) -> Floats:

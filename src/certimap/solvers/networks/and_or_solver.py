@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from certimap.certify.ledger import Ledger
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
@@ -13,9 +14,6 @@ from certimap.networks.two_sided import TwoSidedNetworkPosterior
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
 
 
 def check_settings(i_bound: int, iterations: int) -> None:

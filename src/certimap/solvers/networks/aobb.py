@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort
 from certimap.solvers.networks.and_or import MARGIN, AndOrSpace, Branches
 from certimap.solvers.networks.and_or_solver import AndOrSolver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 STEP_NODES = 500
 CACHE_ENTRIES = 2_000_000
@@ -188,11 +186,7 @@ class AndOrBranchAndBound(AndOrSolver):
     name: ClassVar[str] = "aobb"
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> AndOrState:
         self.refuse_boxes(boxes)
         return AndOrState(posterior, control)

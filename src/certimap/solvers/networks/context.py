@@ -18,37 +18,18 @@ SHARE_SEARCHED = 0.1  # of its work, that a search gets before it
 
 @dataclass
 class Context:
-    """Settings and limits that all parts share, and what they have used.
-
-    Attributes
-    ----------
-    quick_entries
-        Eliminate straight away what takes at most so many table entries.
-    max_entries
-        Never eliminate what takes more.
-    max_bytes
-        Memory for a search or an elimination.
-    top_k
-        How many best assignments are wanted; above 1 every assignment above `threshold` is reported.
-    margin
-        Units within which the value of a component is good enough.
-    threshold
-        With `top_k` above 1: units at or below which nothing is of interest.
-    seed
-        Of the local search.
-    n_nodes, work
-        Search nodes and table entries visited so far.
-    """
+    """Settings and limits that all parts share, and what they have used."""
 
     control: Control
     workers: int
-    quick_entries: float
-    max_entries: float
-    max_bytes: int
-    top_k: int
-    seed: int
-    margin: int = 0
-    threshold: int = HARD
+    quick_entries: float  # eliminate straight away what takes at most so many table entries
+    max_entries: float  # never eliminate what takes more
+    max_bytes: int  # memory for a search or an elimination
+    top_k: int  # how many best assignments are wanted; above 1 every assignment above `threshold` is reported
+    seed: int  # of the local search
+    margin: int = 0  # units within which the value of a component is good enough
+    threshold: int = HARD  # with `top_k` above 1: units at or below which nothing is of interest
+    # n_nodes, work: search nodes and table entries visited so far
     n_nodes: int = 0
     work: int = 0
     _n_keys: int = 0

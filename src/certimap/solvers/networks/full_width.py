@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.delayed_orders import DelayedOrder, delayed
@@ -20,10 +22,6 @@ from certimap.networks.problem import Problem, restrict
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -32,37 +30,19 @@ PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
 
 @dataclass(frozen=True)
 class Tuning:
-    """How work is spent; no bound depends on it for being true.
+    """How work is spent; no bound depends on it for being true."""
 
-    Parameters
-    ----------
-    bits
-        Log base 2 of the joint states of all cliques together that one bound may form: steps that are taken one
-        after another, after the least that is possible.
-    most_bits
-        The same, where no order needs less.
-    memory_share
-        Of the memory of the run, for the tables of one bound.
-    gain
-        Share of the gap that a costlier bound of the whole must close for the search to use such bounds.
-    dive_share
-        Of the free variables that a dive fixes at a time.
-    dive_failures
-        Dead ends after which a dive is given up.
-    first_stride
-        Boxes expanded between two dives, doubled whenever a dive finds nothing better.
-    climb_work
-        Table entries that a climb from an answer may visit.
-    """
-
+    # log base 2 of the joint states of all cliques together that one bound may form: steps that are taken one
+    # after another, after the least that is possible
     bits: tuple[float, ...] = (20.0, 23.5, 26.0, 28.5)
-    most_bits: float = 31.0
-    memory_share: float = 0.25
+    most_bits: float = 31.0  # the same, where no order needs less
+    memory_share: float = 0.25  # of the memory of the run, for the tables of one bound
+    # share of the gap that a costlier bound of the whole must close for the search to use such bounds
     gain: float = 0.1
-    dive_share: float = 0.25
-    dive_failures: int = 8
-    first_stride: int = 4
-    climb_work: float = 1e8
+    dive_share: float = 0.25  # of the free variables that a dive fixes at a time
+    dive_failures: int = 8  # dead ends after which a dive is given up
+    first_stride: int = 4  # boxes expanded between two dives, doubled whenever a dive finds nothing better
+    climb_work: float = 1e8  # table entries that a climb from an answer may visit
 
 
 class Box(NamedTuple):
@@ -221,11 +201,7 @@ class FullWidth(Solver):
     family: ClassVar[Family] = "search"
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> FullWidthState:
         self.refuse_boxes(boxes)
         return FullWidthState(posterior, control)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from certimap.core.control import TimeUp
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.errors import SolverError
 from certimap.networks.cuts import solved
@@ -33,11 +35,6 @@ from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks import toulbar2
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes, Points
-    from certimap.core.control import Control
 
 LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
 MANY_VARIABLES = 2_000  # moves of single ones take long to settle them

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from certimap.core.control import TimeUp
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import AsNetwork, Capability, Posterior
 from certimap.errors import TooLarge
 from certimap.networks.posterior import NetworkPosterior
@@ -20,71 +22,40 @@ from certimap.solvers.networks.aobb import STEP_NODES, AndOrBranchAndBound
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
-
 
 @dataclass(frozen=True)
 class TurnTuning:
-    """How turns are shared out; no bound depends on it.
+    """How turns are shared out; no bound depends on it."""
 
-    Parameters
-    ----------
-    turn
-        Products, or what takes as long, that a part may form in one turn.
-    fair_every
-        Every so manieth turn goes to the part that has had the least work.
-    memory
-        How much of a part's last gain counts beside its next one.
-    i_bounds, iterations
-        Of the mini-buckets, one after another.
-    weights
-        Products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
-        `set_elimination`.
-    head_start
-        Work that `set_elimination` has before the others have a turn, on a tree that is not dear.
-    dear
-        Table entries per point from which searches that evaluate points by the hundred wait for the others' end.
-    """
-
-    turn: float = 2.0**27
-    fair_every: int = 4
-    memory: float = 0.25
+    turn: float = 2.0**27  # products, or what takes as long, that a part may form in one turn
+    fair_every: int = 4  # every so manieth turn goes to the part that has had the least work
+    memory: float = 0.25  # how much of a part's last gain counts beside its next one
+    # i_bounds, iterations: of the mini-buckets, one after another
     i_bounds: tuple[int, ...] = (10, 14, 17)
     iterations: int = 50
+    # products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
+    # `set_elimination`
     weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 8.0)
+    # work that `set_elimination` has before the others have a turn, on a tree that is not dear
     head_start: float = 2.0**28
+    # table entries per point from which searches that evaluate points by the hundred wait for the others' end
     dear: float = 2.0**20
 
 
 @dataclass(eq=False)
 class PortfolioPart:
-    """One of the searches: solvers to run one after another, the state of the present one, and what came of it.
-
-    Attributes
-    ----------
-    turn
-        What the next turn may cost.
-    keeps_books
-        Whether it accounts for the whole space to the ledger.
-    is_spare
-        Whether it has turns only where no other part goes on.
-    rate
-        Share of the gap closed per unit of work, lately.
-    """
+    """One of the searches: solvers to run one after another, the state of the present one, and what came of it."""
 
     posterior: Posterior
     solvers: Iterator[Solver]
     weight: float
     rng: np.random.Generator
-    turn: float
-    keeps_books: bool = False
-    is_spare: bool = False
+    turn: float  # what the next turn may cost
+    keeps_books: bool = False  # whether it accounts for the whole space to the ledger
+    is_spare: bool = False  # whether it has turns only where no other part goes on
     solver: Solver | None = None
     state: Any = None
-    rate: float = math.inf
+    rate: float = math.inf  # share of the gap closed per unit of work, lately
     work: float = 0.0
     n_nodes: int = 0
     done: bool = False

@@ -12,21 +12,19 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.networks.relaxed import point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
@@ -85,11 +83,7 @@ class Toulbar2(Solver):
         return None
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> ProcessState:
         self.refuse_boxes(boxes)
         return ProcessState(posterior, control)

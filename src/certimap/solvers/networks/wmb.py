@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from certimap.core.control import TimeUp
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
@@ -19,11 +21,6 @@ from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 TEMPERATURES = (0.1, 0.01, 0.001)
 FEWER = 3  # variables in a message, where the time left does not suffice for steps on the tree before
@@ -98,11 +95,7 @@ class WeightedMiniBuckets(Solver):
         )
 
     def init(
-        self,
-        posterior: NetworkPosterior,
-        control: Control,
-        rng: np.random.Generator,
-        boxes: Boxes | None = None,
+        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> MiniBucketState:
         self.refuse_boxes(boxes)
         tree = _tree(posterior, self.i_bound, control)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
 from certimap.core.posterior import Capability, Draws
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.pac import DrawState, check_batch, next_batch
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 DEFAULT_DRAWS = 100_000
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from certimap.core.posterior import Capability, Draws
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.posterior import Capability, Draws, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
-    from certimap.core.posterior import Posterior
 
 
 @dataclass

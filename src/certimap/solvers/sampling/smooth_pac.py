@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.posterior import Capability, Draws
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.posterior import Capability, Draws, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.hamming import ball, ball_size, grouped
 from certimap.solvers.sampling.pac import check_batch, next_batch, unsuited_to_densities
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
-    from certimap.core.posterior import Posterior
 
 LARGEST_BALL = 1_000_000
 SHORTEST_PERIOD = 250
