@@ -67,6 +67,8 @@ class Bars:
 
     def to_circuit(self, circuit: Circuit) -> Circuit:
         """Turn a circuit over bars into one over values; leaves over bars become histograms with wide tails."""
+        if not self.histograms:
+            return circuit
         builder = CircuitBuilder(self.domain)
         ids: list[int] = []
         for node in range(circuit.n_nodes):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.progress import Progress
-from certimap.learn.progress import is_late
+from certimap.learn.estimator import DensityEstimator, check_count, is_late
 
 Rows = NDArray[np.int64]
 C = TypeVar("C")  # expected counts
@@ -27,13 +28,33 @@ class TrainingStep(NamedTuple):
     valid: float | None
 
 
-class Schedule:
-    """Base class of learners: settings for the length of the run."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class BatchLearner(DensityEstimator):
+    """Base class of learners in batches of rows.
 
-    max_steps: int
-    batch_rows: int | None
-    patience: int
-    progress: bool | None
+    Parameters
+    ----------
+    max_steps
+        Maximum number of passes over the data, for each setting tried.
+    batch_rows
+        Rows per batch. None takes a hundredth of the rows, at least 100 (and one per latent state of a hidden
+        tree). The last fifth of the passes, or more, uses all rows.
+    patience
+        Passes without a better validation likelihood after which batches end, and later learning ends.
+    workers
+        Threads; None takes one per processor. The model does not depend on their number.
+    """
+
+    max_steps: int = 100
+    batch_rows: int | None = None
+    patience: int = 6
+    workers: int | None = None
+    history_: list[TrainingStep] = field(init=False)
+
+    def _check_schedule(self) -> None:
+        check_count("max_steps", self.max_steps, 0)
+        check_count("patience", self.patience, 1)
+        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
 
 
 class RowPasses(ABC, Generic[P, C]):
@@ -73,7 +94,7 @@ class BatchedEM(ABC, Generic[P, C]):
 
     def __init__(
         self,
-        settings: Schedule,
+        settings: BatchLearner,
         passes: RowPasses[P, C],
         held_out: RowPasses[P, C] | None,
         rng: np.random.Generator,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -14,7 +17,7 @@ from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn import scoring
 from certimap.learn.datasets import Dataset
-from certimap.learn.table import DataTable, Kind, decode, encode, missing_in
+from certimap.learn.table import DataTable, Integers, Kind, decode, encode, missing_in, read_table
 
 Seed = int | np.random.Generator | None
 
@@ -28,8 +31,24 @@ class LearnerSettings(TypedDict, total=False):
     progress: bool | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DensityEstimator:
     """Base class: parameters, scoring and sampling. Subclasses implement `_fit` and set `model_`.
+
+    A subclass is a dataclass, whose fields are the parameters that scikit-learn reads from the constructor.
+
+    Parameters
+    ----------
+    kinds
+        Overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
+    domain
+        The variables and their states; by default they are read off the table.
+    random_state
+        Seed or generator. Equal seeds give equal models whatever the number of threads.
+    time_limit
+        Seconds; the best model so far is kept.
+    progress
+        Whether to show progress; None means on a terminal.
 
     Attributes
     ----------
@@ -41,16 +60,23 @@ class DensityEstimator:
         The seed of the run; pass it as `random_state` to repeat the run.
     n_features_in_, feature_names_in_
         Number and names of the columns.
+    timed_out_
+        Whether the time limit cut learning short.
     """
 
-    model_: Any
-    domain_: Domain
-    seed_: int
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-    random_state: Seed
-    _as_frame: bool
-    _posterior: Any
+    kinds: Mapping[str, Kind] | None = None
+    domain: Domain | None = None
+    random_state: Seed = None
+    time_limit: float | None = None
+    progress: bool | None = None
+
+    model_: Any = field(init=False)
+    domain_: Domain = field(init=False)
+    seed_: int = field(init=False)
+    timed_out_: bool = field(init=False)
+    _as_frame: bool = field(init=False)
+    _posterior: Any = field(init=False)
+    _deadline: float | None = field(init=False)
 
     # ------------------------------------------------------------ parameters
 
@@ -125,6 +151,25 @@ class DensityEstimator:
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         raise NotImplementedError
 
+    def _read(
+        self, table: Any, valid: Any, domain: Domain | None, integers: Integers = "chosen"
+    ) -> tuple[DataTable, DataTable | None]:
+        """Start the time limit; return the rows and the given validation rows, and set `domain_`."""
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise DataError(f"time_limit is {self.time_limit!r}; expected a positive number of seconds or None")
+        self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers=integers)
+        self.domain_ = rows.domain
+        return rows, None if valid is None else encode(valid, rows.domain)
+
+    def _is_late(self) -> bool:
+        return is_late(self._deadline)
+
+    @property
+    def _key(self) -> int:
+        return self.seed_ & ((1 << 64) - 1)
+
     # ------------------------------------------------------------ using the model
 
     def _fitted(self) -> Any:
@@ -198,8 +243,32 @@ def draw_seed(rng: Seed) -> int:
     return int(np.random.default_rng(rng).integers(1 << 63))
 
 
-def split_rows(n_rows: int, share: float, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split row numbers at random into (kept, held out); at least one row is held out of two or more."""
-    order = rng.permutation(n_rows)
-    held = max(1, round(share * n_rows)) if n_rows > 1 else 0
-    return np.sort(order[held:]), np.sort(order[:held])
+def is_late(deadline: float | None) -> bool:
+    """Return whether a moment of `time.monotonic` has passed."""
+    return deadline is not None and time.monotonic() > deadline
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise DataError unless a setting is an integer of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
+
+
+def single_threaded_blas() -> AbstractContextManager[Any]:
+    """Limit BLAS to one thread, if threadpoolctl is there: products are small, and sums must not depend on it."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    return threadpool_limits(1, user_api="blas")
+
+
+def split_rows(
+    rows: DataTable, held_out: DataTable | None, share: float, rng: np.random.Generator | int, least: int = 20
+) -> tuple[DataTable, DataTable | None]:
+    """Hold out a random share of `least` or more rows, unless there are validation rows already."""
+    if held_out is not None or len(rows) < least:
+        return rows, held_out
+    order = np.random.default_rng(rng).permutation(len(rows))
+    n_held = max(1, round(share * len(rows)))
+    return rows.rows(np.sort(order[n_held:])), rows.rows(np.sort(order[:n_held]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -14,18 +14,14 @@ from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
-from certimap.learn.blas import single_threaded_blas
-from certimap.learn.clusters import mix, row_clusters
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
-from certimap.learn.mixture_grid import mixture_grid
-from certimap.learn.progress import deadline_of, is_late
-from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_categorical
+from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
+from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
+from certimap.learn.table import missing_in, refuse_categorical
 
 Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)
 SMOOTHINGS = (0.001, 0.03, 1.0, 10.0)  # near 0 for columns that determine each other
 WITH_HOLES = (0.1, 1.0, 10.0)  # few rows know both of two columns, so their covariance needs more smoothing
-HELD_OUT = 0.2
 PATTERNS = 512  # of missing cells, treated at once
 PATIENCE = 2  # try up to this many times the best number of components so far, plus one
 
@@ -38,7 +34,8 @@ class FullChoice(NamedTuple):
     log_likelihood: float | None
 
 
-class FullMixture(DensityEstimator):
+@dataclass(eq=False, repr=False)
+class FullMixture(MixtureEstimator):
     """Learn a mixture of Gaussians with full covariances from real columns with missing cells.
 
     Expectation-maximisation gives a missing cell its conditional mean and covariance in each component
@@ -47,26 +44,14 @@ class FullMixture(DensityEstimator):
 
     Parameters
     ----------
-    n_components
-        The number of components, or several to choose from.
+    n_components, n_starts, max_steps, tolerance
+        As in `certimap.learn.mixtures.MixtureEstimator`.
     smoothing
         Pseudo-rows added to every covariance matrix, or several numbers to choose from. Their columns are
         uncorrelated, with the table's variances / n_components^(2 / columns) (Fraley and Raftery 2007). None
         tries .001, .03, 1 and 10, or with missing cells .1, 1 and 10.
-    n_starts
-        Starts (k-means clusters) of each setting; the best on its own rows is kept.
-    max_steps
-        Maximum number of steps per start.
-    tolerance
-        A start ends when a step gains less than this, in nats per row.
-    kinds, domain
-        See `LearnSPN`; all variables must be real.
-    random_state
-        Seed or generator.
-    time_limit
-        Seconds; the best mixture so far is kept.
-    progress
-        Whether to show progress; None means on a terminal.
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`; all variables must be real.
 
     Attributes
     ----------
@@ -74,8 +59,6 @@ class FullMixture(DensityEstimator):
         The `certimap.GaussianMixture`.
     choice_, choices_
         The `FullChoice` taken, and all that were tried.
-    timed_out_
-        Whether the time limit cut learning short.
 
     Notes
     -----
@@ -84,75 +67,39 @@ class FullMixture(DensityEstimator):
     component and pattern of missing cells.
     """
 
-    def __init__(
-        self,
-        n_components: int | Sequence[int] = COMPONENTS,
-        *,
-        smoothing: float | Sequence[float] | None = None,
-        n_starts: int = 2,
-        max_steps: int = 100,
-        tolerance: float = 1e-3,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.smoothing = smoothing
-        self.n_starts = n_starts
-        self.max_steps = max_steps
-        self.tolerance = tolerance
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.time_limit = time_limit
-        self.progress = progress
+    n_components: int | Sequence[int] = COMPONENTS
+    _: KW_ONLY
+    smoothing: float | Sequence[float] | None = None
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        deadline = deadline_of(self.time_limit)
-        also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="numbers")
+        rows, held_out = self._read(table, valid, domain, "numbers")
         smoothing = self.smoothing
         if smoothing is None:
             smoothing = WITH_HOLES if rows.missing.any() else SMOOTHINGS
-        components, smoothings = mixture_grid(self.n_components, smoothing, self.n_starts, self.max_steps)
+        components, smoothings = self._grid(smoothing)
         refuse_categorical(rows, "gaussian_mixture")
-        self.domain_ = rows.domain
-        points: Floats = rows.points.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            centre = np.array([_or(np.mean, rows.observed(i), 0.0) for i in range(len(rows.domain))])
-            scale = np.array([_or(np.std, rows.observed(i), 1.0) or 1.0 for i in range(len(rows.domain))])
-        points = (points - centre) / scale
-        held_out = None if valid is None else (encode(valid, rows.domain).points - centre) / scale
-        train = points
-        if held_out is None and len(components) * len(smoothings) > 1 and len(points) >= 20:
-            kept, held = split_rows(len(points), HELD_OUT, np.random.default_rng(self.seed_))
-            train, held_out = points[kept], points[held]
+        columns = [rows.observed(i) for i in range(len(rows.domain))]
+        centre = np.array([float(np.mean(column)) if len(column) else 0.0 for column in columns])
+        scale = np.array([(float(np.std(column)) if len(column) else 1.0) or 1.0 for column in columns])
+        train = rows
+        if len(components) * len(smoothings) > 1:
+            train, held_out = split_rows(rows, held_out, HELD_OUT, self.seed_)
+        data = _Patterns.of((train.points.astype(np.float64) - centre) / scale)
+        judge = None if held_out is None else _Patterns.of((held_out.points - centre) / scale)
         with single_threaded_blas():
-            found = self._choose(train, held_out, components, smoothings, deadline)
-            if train is not points and not is_late(deadline):
-                found = self._best_start(
-                    _Patterns.of(points), self.choice_.n_components, self.choice_.smoothing, deadline
-                )
-        self.timed_out_ = is_late(deadline)
-        self.model_ = GaussianMixture(
-            np.exp(found.log_weights),
-            found.means * scale + centre,
-            found.covariances * scale[:, None] * scale,
-            rows.domain.names,
-        )
+            found = self._choose(data, judge, components, smoothings)
+            if train is not rows and not self._is_late():
+                data = _Patterns.of((rows.points.astype(np.float64) - centre) / scale)
+                found = self._best_start(data, self.choice_.n_components, self.choice_.smoothing)
+        self.timed_out_ = self._is_late()
+        covariances = found.covariances * scale[:, None] * scale
+        names = rows.domain.names
+        self.model_ = GaussianMixture(np.exp(found.log_weights), found.means * scale + centre, covariances, names)
 
     def _choose(
-        self,
-        train: Floats,
-        held_out: Floats | None,
-        components: list[int],
-        smoothings: list[float],
-        deadline: float | None,
+        self, data: _Patterns, judge: _Patterns | None, components: list[int], smoothings: list[float]
     ) -> _Components:
-        data = _Patterns.of(train)
-        judge = data if held_out is None else _Patterns.of(held_out)
+        """Try the settings; stop at numbers of components far above the best so far."""
         self.choices_: list[FullChoice] = []
         best: tuple[float, _Components] | None = None
         with Progress("Mixture of Gaussians", len(components) * len(smoothings), self.progress) as bar:
@@ -160,43 +107,34 @@ class FullMixture(DensityEstimator):
                 if best is not None and k >= PATIENCE * self.choice_.n_components + 2:
                     break
                 for smoothing in smoothings:
-                    if best is not None and is_late(deadline):
+                    if best is not None and self._is_late():
                         break
-                    found = self._best_start(data, k, smoothing, deadline)
-                    value = float(log_sum(found.logs(judge, found.expect(judge)), 1).mean())
-                    self.choices_.append(FullChoice(k, smoothing, None if held_out is None else value))
+                    found = self._best_start(data, k, smoothing)
+                    value = found.log_likelihood(data if judge is None else judge)
+                    self.choices_.append(FullChoice(k, smoothing, None if judge is None else value))
                     if best is None or value > best[0]:
                         best, self.choice_ = (value, found), self.choices_[-1]
                     bar.step(f"{k} components")
         assert best is not None
         return best[1]
 
-    def _best_start(self, data: _Patterns, k: int, smoothing: float, deadline: float | None) -> _Components:
-        """Return the best of several starts, judged on the training rows."""
+    def _best_start(self, data: _Patterns, k: int, smoothing: float) -> _Components:
         filled = np.ascontiguousarray(np.where(np.isnan(data.points), 0.0, data.points), np.float32)
-        best: tuple[float, _Components] | None = None
-        for start in range(self.n_starts if k > 1 else 1):
-            if best is not None and is_late(deadline):
-                break
-            shares = np.ones((len(filled), 1))
-            if k > 1 and len(filled) > 1:
-                labels = row_clusters(filled, k, "kmeans", mix(self.seed_ & ((1 << 64) - 1), start))
-                shares = np.eye(int(labels.max()) + 1)[labels]
-            found = _Components.first(data, shares, smoothing)
-            before, value, steps = -np.inf, -np.inf, 0
+
+        def attempt(key: int) -> tuple[float, _Components]:
+            found = _Components.first(data, first_shares(filled, k, key, own=1.0, rest=0.0), smoothing)
+            before, steps = -np.inf, 0
             while True:
                 expected = found.expect(data)
                 logs = found.logs(data, expected)
                 totals = log_sum(logs, 1)
                 value = float(totals.mean())
-                if value - before < self.tolerance or steps == self.max_steps or is_late(deadline):
-                    break
+                if value - before < self.tolerance or steps == self.max_steps or self._is_late():
+                    return value, found
                 before, steps = value, steps + 1
                 found = found.step(data, np.exp(logs - totals[:, None]), smoothing, expected)
-            if best is None or value > best[0]:
-                best = value, found
-        assert best is not None
-        return best[1]
+
+        return self._best_of_starts(k, attempt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +205,10 @@ class _Components:
                 out[block.rows, k] = self.log_weights[k] + found.logs
         return out
 
+    def log_likelihood(self, data: _Patterns) -> float:
+        """Return the mean log-likelihood of the rows."""
+        return float(log_sum(self.logs(data, self.expect(data)), 1).mean())
+
     def step(
         self, data: _Patterns, shares: Floats, smoothing: float, expected: list[list[_Expected]]
     ) -> _Components:
@@ -319,10 +261,6 @@ def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -
     return _Expected(logs, filled, left)
 
 
-def _or(function: Any, values: Floats, otherwise: float) -> float:
-    return float(function(values)) if len(values) else otherwise
-
-
 class FullMixtureSettings(LearnerSettings, total=False):
     """Settings of `FullMixture`."""
 
@@ -336,26 +274,17 @@ class FullMixtureSettings(LearnerSettings, total=False):
 def gaussian_mixture(
     data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[FullMixtureSettings]
 ) -> GaussianMixture:
-    """Learn a mixture of Gaussians with full covariances.
+    """Learn a mixture of Gaussians with full covariances from real columns, missing cells allowed.
 
     Parameters
     ----------
-    data
-        A table (see `certimap.learn.table`) of real columns, missing cells allowed.
-    valid
-        Rows that choose the settings; by default a fifth of the rows.
-    rng
-        Seed or generator.
+    data, valid, rng
+        As in `learnspn`; a fifth of the rows choose the settings by default.
     **settings
         Parameters of `FullMixture`.
 
     Returns
     -------
     GaussianMixture
-
-    Raises
-    ------
-    DataError
-        For an empty table, a categorical column, or settings out of range.
     """
     return FullMixture(random_state=rng, **settings).fit(data, valid=valid).model_

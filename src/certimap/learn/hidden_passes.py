@@ -2,7 +2,7 @@
 
 Both messages to the parent and expected counts are matrix products, left to BLAS. Rows that agree in all variables
 below an edge send the same message along it, and the downward pass needs only their summed flow. The passes thus
-work on the distinct patterns of each subtree (`hidden_patterns`); near the leaves there are far fewer than rows.
+work on the distinct patterns of each subtree; near the leaves there are far fewer than rows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from numpy.typing import NDArray
 
 from certimap.core.domain import Domain
 from certimap.learn.batched_em import RowPasses, in_threads
-from certimap.learn.hidden_patterns import PatternBlock, Patterns
-from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
+from certimap.learn.clusters import mix
+from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out, number_patterns
+from certimap.learn.kernels.rows import k_means
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 Rows = NDArray[np.int64] | None
 T = TypeVar("T")
-BLOCK_NUMBERS = (
-    1 << 25
-)  # beliefs and messages of one block hold twice as many, or as parameters where these are more
+BLOCK_NUMBERS = 1 << 25  # a block's beliefs and messages hold twice as many, or as parameters if these are more
+_SPAN = 2**62  # keys of patterns stay below
+NEIGHBOURS = 12
+ROWS_CLUSTERED = 4000
+STEPS = 20
+MANY = 64  # clusters beyond which fewer steps are made: they cost more and change less
+TIE_BREAKING = 1e-3  # spreads equal rows over several states
 
 
 @dataclass
@@ -68,6 +74,75 @@ class Parameters:
     @property
     def n_hidden(self) -> int:
         return len(self.root_prior)
+
+
+@dataclass(frozen=True, eq=False)
+class PatternBlock:
+    """Some rows of a table, by the distinct patterns of states in the subtree of each variable.
+
+    `number`, int32, shape (n, n_rows), is the pattern of each row at and below each variable. Per variable,
+    `first` (int32) is the index of the first row of each pattern, and `codes` (int64) its state there, `n_states`
+    where missing.
+    """
+
+    n_rows: int
+    number: NDArray[np.int32]
+    first: list[NDArray[np.int32]]
+    codes: list[Ints]
+
+    @property
+    def n_patterns(self) -> int:
+        """Patterns of all variables together."""
+        return sum(map(len, self.first))
+
+    def below(self, i: int, up: int) -> NDArray[np.int32]:
+        """Return the pattern of child `i` for each pattern of its parent `up`."""
+        return self.number[i, self.first[up]]
+
+
+class Patterns:
+    """Patterns of the rows of a table in the subtrees of a tree; arguments as in `Passes`."""
+
+    def __init__(self, codes: Ints, order: Ints, parent: Ints) -> None:
+        self.codes = codes
+        self.ids = np.empty(codes.shape, np.int32)
+        n_ids = [0] * len(codes)
+        nothing: list[int] = []
+        children = [list(nothing) for _ in parent]
+        parents: list[int] = parent.tolist()
+        for i, up in enumerate(parents):
+            if up >= 0:
+                children[up].append(i)
+        backwards: list[int] = order[::-1].tolist()
+        for i in backwards:
+            keys, span = codes[i], int(codes[i].max(initial=0)) + 1
+            for child in children[i]:
+                if span * n_ids[child] >= _SPAN:
+                    used, keys = np.unique(keys, return_inverse=True)
+                    span = len(used)
+                keys, span = keys * n_ids[child] + self.ids[child], span * n_ids[child]
+            used, numbers = np.unique(keys, return_inverse=True)
+            self.ids[i], n_ids[i] = numbers, len(used)
+        self._scratch = np.full(max(n_ids, default=0), -1, np.int32)
+
+    def block(self, rows: Ints) -> PatternBlock:
+        """Return the patterns of some rows."""
+        n = len(self.codes)
+        number, first = np.empty((n, len(rows)), np.int32), np.empty((n, len(rows)), np.int32)
+        n_patterns = np.empty(n, np.int64)
+        number_patterns(self.ids, rows, self._scratch, number, first, n_patterns)
+        firsts = [first[i, : n_patterns[i]].copy() for i in range(n)]
+        codes = [self.codes[i, rows[firsts[i]]] for i in range(n)]
+        return PatternBlock(len(rows), number, firsts, codes)
+
+    def blocks(self, rows: Ints, most: int) -> list[PatternBlock]:
+        """Split rows into the fewest equal blocks with fewer than `most` patterns, or a few rows, each."""
+        n_parts = 1
+        while True:
+            blocks = [self.block(part) for part in np.array_split(rows, n_parts)]
+            if len(rows) <= 16 * n_parts or max(block.n_patterns for block in blocks) <= most:
+                return blocks
+            n_parts *= 2
 
 
 class Passes(RowPasses[Parameters, Counts]):
@@ -192,3 +267,94 @@ def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, 
         add_rows(flows[i], (parameters.offsets[i] + block.codes[i]).astype(np.int32), emission)
     root_counts = flows[root].sum(axis=0, dtype=np.float64)
     return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
+
+
+# ---------------------------------------------------------------- initial parameters
+
+
+def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
+    """Return, for each variable, itself and its nearest variables in the tree, at most `limit` in all."""
+    nothing: list[int] = []
+    near = [list(nothing) for _ in parent]
+    parents: list[int] = parent.tolist()
+    for i, up in enumerate(parents):
+        if up >= 0:
+            near[up].append(i)
+            near[i].append(up)
+    out: list[list[int]] = []
+    for i in range(len(near)):
+        found, seen = [i], {i}
+        for at in found:
+            if len(found) >= limit:
+                break
+            fresh = [j for j in near[at] if j not in seen]
+            seen.update(fresh)
+            found.extend(fresh)
+        out.append(found[:limit])
+    return out
+
+
+def counts_of_clusters(
+    domain: Domain, indicators: NDArray[np.float32], parent: NDArray[np.int64], n_hidden: int, seed: int
+) -> Counts:
+    """Return counts with each latent variable set to the cluster of its variable's neighbourhood.
+
+    `indicators` is float32, shape (n_rows, total_states), 0 in all states of a missing value.
+    """
+    n_rows, n = len(indicators), len(domain)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.permutation(n_rows)[:ROWS_CLUSTERED])
+    labels = np.empty((n, n_rows), np.int64)
+    for i, near in enumerate(neighbourhoods(parent)):
+        ranges = [range(int(domain.offsets[j]), int(domain.offsets[j + 1])) for j in near]
+        columns = [column for some in ranges for column in some]
+        features = np.ascontiguousarray(indicators[:, columns])
+        features += TIE_BREAKING * rng.random(features.shape, np.float32)
+        labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))
+    k = n_hidden
+    counts = Counts(np.zeros(k), np.zeros((n, k, k), np.float32), np.zeros((domain.total_states + n, k)))
+    for i, up in enumerate(parent.tolist()):
+        start = int(domain.offsets[i]) + i
+        for s in range(int(domain.n_states[i])):
+            weights = indicators[:, domain.offsets[i] + s]
+            counts.emission[start + s] = np.bincount(labels[i], weights, minlength=k)
+        if up < 0:
+            counts.root += np.bincount(labels[i], minlength=k)
+        else:
+            counts.transition[i] = np.bincount(labels[up] * k + labels[i], minlength=k * k).reshape(k, k)
+    return counts
+
+
+def _cluster(features: NDArray[np.float32], rows: NDArray[np.int64], n_hidden: int, key: int) -> NDArray[np.int64]:
+    """Cluster some of the rows, and assign every row to the nearest centre."""
+    labels = np.empty(len(rows), np.int64)
+    some = np.ascontiguousarray(features[rows])
+    n_steps = max(2, min(STEPS, STEPS * MANY // n_hidden))
+    k_means(some, min(n_hidden, len(rows)), np.uint64(key), n_steps, labels)
+    used = np.unique(labels)
+    centres = np.stack([some[labels == c].mean(axis=0) for c in used])
+    scores = features @ centres.T - 0.5 * np.sum(centres**2, axis=1)
+    return used[np.argmax(scores, axis=1)]
+
+
+def split_states(parameters: Parameters, n_hidden: int, rng: np.random.Generator) -> Parameters:
+    """Split the latent states evenly into `n_hidden` states; the model stays almost the same.
+
+    Transitions change at random by up to half, so that expectation-maximisation can tell the new states apart.
+    """
+    k = parameters.n_hidden
+    origin = np.arange(n_hidden) % k
+    share = (1.0 / np.bincount(origin, minlength=k)[origin]).astype(np.float32)
+    transition = np.empty((len(parameters.order), n_hidden, n_hidden), np.float32)
+    for old, new in zip(parameters.transition, transition, strict=True):
+        np.multiply(old[np.ix_(origin, origin)], share, out=new)
+        new *= np.float32(0.5) + rng.random(new.shape, np.float32)
+        new /= new.sum(axis=1, keepdims=True)
+    return Parameters(
+        parameters.order,
+        parameters.parent,
+        parameters.root_prior[origin] * share,
+        transition,
+        np.ascontiguousarray(parameters.emission[:, origin]),
+        parameters.offsets,
+    )

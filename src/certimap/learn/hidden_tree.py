@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.circuit import Circuit
+from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.box import Points
 from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
-from certimap.learn.batched_em import BatchedEM, Schedule
-from certimap.learn.blas import single_threaded_blas
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
-from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
+from certimap.learn.batched_em import BatchedEM, BatchLearner
+from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_threaded_blas, split_rows
 from certimap.learn.hidden_model import HiddenChowLiuModel
-from certimap.learn.hidden_passes import Counts, Parameters, Passes
-from certimap.learn.hidden_start import counts_of_clusters, split_states
+from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
+from certimap.learn.leaf_choice import densest, families_of
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
-from certimap.learn.progress import deadline_of
-from certimap.learn.settings import check_count
-from certimap.learn.table import DataTable, Kind, encode, read_table
+from certimap.learn.table import DataTable
 
+Floats = NDArray[np.float64]
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # with many rows, where it hardly matters
 SMOOTHINGS = (0.3, 1.0, 3.0)  # candidates with few rows
 FEW_ROWS = 100  # rows per latent state below which rows count as few
 FEWER = 4  # factor between the numbers of states of successive trials (down) and stages (up)
+BLOCK = 1024  # rows at a time, where leaves are chosen
 LARGE = 64  # above this number of states, learning begins with fewer and splits them
 
 
@@ -42,7 +42,8 @@ class HiddenChoice(NamedTuple):
     smoothing: float
 
 
-class HiddenChowLiuTree(Schedule, DensityEstimator):
+@dataclass(eq=False, repr=False)
+class HiddenChowLiuTree(BatchLearner):
     """Learn a hidden Chow-Liu tree (Liu and Van den Broeck 2021).
 
     Each variable gets a latent variable; the latent variables form the Chow-Liu tree of the data (Chow and Liu
@@ -54,30 +55,17 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
     ----------
     n_states
         States per latent variable; an upper limit where `smoothing` is None.
-    max_steps
-        Maximum number of passes over the data, for each setting tried.
-    batch_rows
-        Rows per batch. None takes a hundredth of the rows, at least 100 and one per latent state. The last
-        fifth of the passes, or more, uses all rows.
+    max_steps, batch_rows, patience, workers
+        As in `certimap.learn.batched_em.BatchLearner`.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
         margin, transitions towards the latent variable's margin. None takes 0.3 with at least 100 rows per
         state of the first stage. With fewer rows, it tries .3, 1 and 3, then repeatedly a quarter of the states
         while that helps; validation rows decide. They also decide whether to accept a stage with fewer rows
         per state.
-    patience
-        Passes without a better validation likelihood after which batches end, and later learning ends.
-    kinds, domain
-        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). In the end they get
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). In the end they get
         leaves of another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
-    random_state
-        Seed or generator. The model does not depend on the number of workers.
-    workers
-        Threads; None takes one per processor.
-    time_limit
-        Seconds; the best model so far is kept.
-    progress
-        Whether to show progress; None means on a terminal.
 
     Attributes
     ----------
@@ -90,8 +78,6 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
         The `HiddenChoice` (states and smoothing) of the model.
     leaves_
         The family of leaves of each real column, by name.
-    timed_out_
-        Whether the time limit ended learning.
 
     Notes
     -----
@@ -100,55 +86,28 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
     and each distinct pattern of the states below it: a fiftieth to a half of 6 n K^2 per row.
     """
 
-    def __init__(
-        self,
-        n_states: int = 16,
-        *,
-        max_steps: int = 60,
-        batch_rows: int | None = None,
-        smoothing: float | None = None,
-        patience: int = 6,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        workers: int | None = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_states = n_states
-        self.max_steps = max_steps
-        self.batch_rows = batch_rows
-        self.smoothing = smoothing
-        self.patience = patience
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.workers = workers
-        self.time_limit = time_limit
-        self.progress = progress
+    n_states: int = 16
+    _: KW_ONLY
+    max_steps: int = 60
+    smoothing: float | None = None
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        self._check()
-        deadline = deadline_of(self.time_limit)
-        also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
+        check_count("n_states", self.n_states, 1)
+        self._check_schedule()
+        if self.smoothing is not None and not self.smoothing > 0:
+            raise DataError(f"smoothing is {self.smoothing!r}; expected a positive number, or None")
+        rows, held_out = self._read(table, valid, domain)
         bars = Bars.of(rows)
-        self.domain_ = rows.domain
         rng = np.random.default_rng(self.seed_)
-        held_out = None if valid is None else encode(valid, rows.domain)
-        if held_out is None and len(rows) >= 20:
-            kept, held = split_rows(len(rows), HELD_OUT, rng)
-            rows, held_out = rows.rows(kept), rows.rows(held)
+        rows, held_out = split_rows(rows, held_out, HELD_OUT, rng)
         with single_threaded_blas():
             judge = None if held_out is None else bars.coded(held_out)
-            model = self._learn(bars.coded(rows), judge, rng, deadline).best_model()
-            leaves = chosen_leaves(model, bars, rows, held_out, self.choice_.smoothing)
-        self.leaves_ = {self.domain_.names[i]: own.family.name for i, own in leaves.items()}
-        self.model_ = circuit_with(model, bars, leaves) if leaves else model
+            model = self._learn(bars.coded(rows), judge, rng).best_model()
+            leaves = _chosen_leaves(model, bars, rows, held_out, self.choice_.smoothing)
+        self.leaves_ = {self.domain_.names[i]: family.name for i, (family, _) in leaves.items()}
+        self.model_ = _circuit_with(model, bars, leaves) if leaves else model
 
-    def _learn(
-        self, rows: DataTable, held_out: DataTable | None, rng: np.random.Generator, deadline: float | None
-    ) -> _Training:
+    def _learn(self, rows: DataTable, held_out: DataTable | None, rng: np.random.Generator) -> _Training:
         """Train with the given settings, or with several candidates from which validation rows choose."""
         self.timed_out_ = False
 
@@ -156,7 +115,7 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
             choice = HiddenChoice(n_states, smoothing)
             run = _Training(self, choice, rows, held_out, copy.deepcopy(rng), start)
             title = f"Hidden Chow-Liu tree, {n_states} states, smoothing {smoothing:g}"
-            self.timed_out_ = run.train(title, deadline) or self.timed_out_
+            self.timed_out_ = run.train(title, self._deadline) or self.timed_out_
             return run
 
         first, *larger = _stages(int(self.n_states))
@@ -180,14 +139,6 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
             best = grown
         self.history_, self.choice_ = best.history, best.choice
         return best
-
-    def _check(self) -> None:
-        check_count("n_states", self.n_states, 1)
-        check_count("max_steps", self.max_steps, 0)
-        check_count("patience", self.patience, 1)
-        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
-        if self.smoothing is not None and not self.smoothing > 0:
-            raise DataError(f"smoothing is {self.smoothing!r}; expected a positive number, or None")
 
     def _draw(self, model: HiddenChowLiuModel | Circuit, n: int, rng: np.random.Generator) -> Points:
         return model.sample(n, rng) if isinstance(model, HiddenChowLiuModel) else super()._draw(model, n, rng)
@@ -296,6 +247,9 @@ def _codes(table: DataTable) -> NDArray[np.int64]:
     return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)
 
 
+_Leaves = tuple[LeafFamily, Floats]
+
+
 class HiddenTreeSettings(LearnerSettings, total=False):
     """Settings of `HiddenChowLiuTree`."""
 
@@ -309,18 +263,14 @@ class HiddenTreeSettings(LearnerSettings, total=False):
 def hclt(
     data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[HiddenTreeSettings]
 ) -> HiddenChowLiuModel | Circuit:
-    """Learn a hidden Chow-Liu tree and return it as a latent-variable model.
+    """Learn a hidden Chow-Liu tree, missing cells allowed; see `HiddenChowLiuTree`.
 
     Parameters
     ----------
-    data
-        A table (see `certimap.learn.table`) of any columns, missing values allowed, or a `Dataset`.
+    data, valid, rng
+        As in `learnspn`; a tenth of the rows choose the best pass by default.
     n_states
         States per latent variable; fewer with few rows if validation rows prefer it.
-    valid
-        Rows that choose the best pass; by default a tenth of the rows.
-    rng
-        Seed or generator.
     **settings
         Parameters of `HiddenChowLiuTree`.
 
@@ -328,10 +278,98 @@ def hclt(
     -------
     HiddenChowLiuModel or Circuit
         A circuit if a column is real. Latent variables are never queried.
-
-    Raises
-    ------
-    DataError
-        For an empty table, a continuous column, or settings out of range.
     """
     return HiddenChowLiuTree(n_states, random_state=rng, **settings).fit(data, valid=valid).model_
+
+
+def _chosen_leaves(
+    model: HiddenChowLiuModel, bars: Bars, rows: DataTable, held_out: DataTable | None, smoothing: float
+) -> dict[int, _Leaves]:
+    """Return each real column's family, and its parameters under each latent state.
+
+    The bars of learning stay unless held-out cells, given the rest of their rows, are denser under another family
+    by more than the standard error of the difference. Counts are never bars.
+    """
+    wanted = list(bars.histograms)
+    if not wanted:
+        return {}
+    within = _contexts(model, bars.coded(rows), wanted)
+    outside = None if held_out is None else _contexts(model, bars.coded(held_out), wanted)
+    found: dict[int, _Leaves] = {}
+    for i in wanted:
+        options = [f for f in families_of(rows, i, None) if f.name != "histogram"]
+        known = ~np.isnan(rows.points[:, i].astype(np.float64))
+        values = rows.points[known, i].astype(np.float64)
+        own = bars.coded(rows).points[known, i].astype(np.int64)
+        shares = within[i][known] * model.emission[i].T[own]
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        trials: list[_Leaves] = [(family, family.fit(values, shares, smoothing)) for family in options]
+        if rows.whole.get(i) != "count":  # integers are counts unless another family is clearly better
+            trials.insert(len(trials) if i in rows.whole else 0, (bars.histograms[i], model.emission[i]))
+        best = 0
+        if held_out is not None and outside is not None:
+            tried = held_out.points[:, i].astype(np.float64)
+            there = ~np.isnan(tried)
+            with np.errstate(divide="ignore"):
+                context = np.log(outside[i][there])
+            logs = [log_sum(context + f.log_density(tried[there], params), 1) for f, params in trials]
+            best = densest(logs) if there.any() else 0
+        found[i] = trials[best]
+    return found
+
+
+def _circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, _Leaves]) -> Circuit:
+    """Return the circuit over values."""
+    builder = CircuitBuilder(bars.domain)
+    with np.errstate(divide="ignore"):
+        logs = {i: np.log(e) for i, e in enumerate(model.emission) if i not in leaves}
+
+    def leaf(i: int, z: int) -> int:
+        if i in leaves:
+            family, params = leaves[i]
+            return family.add(builder, i, params[z])
+        return builder.categorical(i, log_weights=logs[i][z].tolist())
+
+    model.add_to(builder, leaf)
+    return builder.build(normalised=False)
+
+
+def _contexts(model: HiddenChowLiuModel, table: DataTable, wanted: list[int]) -> dict[int, Floats]:
+    """Return P(latent state of a variable | the other cells of the row), shape (n_rows, K), for some variables."""
+    points = table.points.astype(np.int64)
+    parts = [_block(model, points[a : a + BLOCK], wanted) for a in range(0, len(points), BLOCK)]
+    return {i: np.concatenate([part[i] for part in parts]) for i in wanted}
+
+
+def _block(model: HiddenChowLiuModel, points: NDArray[np.int64], wanted: list[int]) -> dict[int, Floats]:
+    """Pass messages up and down the tree, each scaled row by row."""
+    k = model.n_hidden
+    order: list[int] = model.order.tolist()
+    emitted = [
+        np.where(points[:, i : i + 1] < 0, 1.0, table.T[np.maximum(points[:, i], 0)])
+        for i, table in enumerate(model.emission)
+    ]
+    below = [np.ones((len(points), k)) for _ in order]  # of all children
+    messages: dict[int, Floats] = {}
+    for i in order[::-1]:
+        up = int(model.parent[i])
+        if up >= 0:
+            messages[i] = _scaled(emitted[i] * below[i]) @ model.transition[i].T
+            below[up] = _scaled(below[up] * messages[i])
+    above: dict[int, Floats] = {order[0]: np.tile(model.root_prior, (len(points), 1))}
+    found: dict[int, Floats] = {}
+    for i in order:
+        up = int(model.parent[i])
+        if up >= 0:
+            whole = above[up] * below[up] * emitted[up]
+            without = np.divide(whole, messages[i], out=np.zeros_like(whole), where=messages[i] > 0.0)
+            above[i] = _scaled(without) @ model.transition[i]
+        if i in wanted:
+            found[i] = _scaled(above[i] * below[i])
+    return found
+
+
+def _scaled(rows: Floats) -> Floats:
+    """Scale rows to sum 1; rows of zeros become uniform."""
+    totals = rows.sum(axis=1, keepdims=True)
+    return np.where(totals > 0.0, rows / np.where(totals > 0.0, totals, 1.0), 1.0 / rows.shape[1])

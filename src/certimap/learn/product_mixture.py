@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,20 +14,15 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
-from certimap.learn.blas import single_threaded_blas
-from certimap.learn.clusters import mix, row_clusters
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
+from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
-from certimap.learn.mixture_grid import mixture_grid
-from certimap.learn.progress import deadline_of, is_late
-from certimap.learn.table import DataTable, Kind, encode, read_table
+from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
+from certimap.learn.table import DataTable
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SMOOTHINGS = (0.1, 1.0)
-HELD_OUT = 0.2
 
 
 class MixtureChoice(NamedTuple):
@@ -48,35 +44,24 @@ class MixtureChoice(NamedTuple):
     log_likelihood: float | None
 
 
-class ProductMixture(DensityEstimator):
+@dataclass(eq=False, repr=False)
+class ProductMixture(MixtureEstimator):
     """Learn a mixture whose components are products of leaves, by expectation-maximisation (Dempster et al. 1977).
 
     Every step sums missing cells out; they are assumed to be missing at random.
 
     Parameters
     ----------
-    n_components
-        The number of components, or several to choose from.
+    n_components, n_starts, max_steps, tolerance
+        As in `certimap.learn.mixtures.MixtureEstimator`.
     smoothing
         Pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose from.
     leaves
         Families of real columns by name, one or several to choose from: "gaussian", "laplace", "student_t",
         "truncated_gaussian" and "exponential" (from 0), "histogram", "poisson" and "geometric" (whole numbers from
         0). By default all that can hold the column's values; "poisson" and "geometric" for integers alone.
-    n_starts
-        Starts (k-means clusters) of each setting; the best on its own rows is kept.
-    max_steps
-        Maximum number of steps per start.
-    tolerance
-        A start ends when a step gains less than this, in nats per row.
-    kinds, domain
-        See `LearnSPN`; `kinds` knows "count" too.
-    random_state
-        Seed or generator.
-    time_limit
-        Seconds; the best mixture so far is kept.
-    progress
-        Whether to show progress; None means on a terminal.
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`.
 
     Attributes
     ----------
@@ -84,8 +69,6 @@ class ProductMixture(DensityEstimator):
         The `Circuit`: one sum over products of leaves.
     choice_, choices_
         The `MixtureChoice` taken, and all that were tried.
-    timed_out_
-        Whether the time limit cut learning short.
 
     Notes
     -----
@@ -95,54 +78,27 @@ class ProductMixture(DensityEstimator):
     times columns times components.
     """
 
-    def __init__(
-        self,
-        n_components: int | Sequence[int] = COMPONENTS,
-        *,
-        smoothing: float | Sequence[float] = SMOOTHINGS,
-        leaves: Mapping[str, str | Sequence[str]] | None = None,
-        n_starts: int = 3,
-        max_steps: int = 200,
-        tolerance: float = 1e-4,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.smoothing = smoothing
-        self.leaves = leaves
-        self.n_starts = n_starts
-        self.max_steps = max_steps
-        self.tolerance = tolerance
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.time_limit = time_limit
-        self.progress = progress
+    n_components: int | Sequence[int] = COMPONENTS
+    _: KW_ONLY
+    smoothing: float | Sequence[float] | None = SMOOTHINGS
+    leaves: Mapping[str, str | Sequence[str]] | None = None
+    n_starts: int = 3
+    max_steps: int = 200
+    tolerance: float = 1e-4
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
-        deadline = deadline_of(self.time_limit)
-        also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
+        components, smoothings = self._grid(self.smoothing)
+        rows, held_out = self._read(table, valid, domain)
         check_leaves(self.leaves, rows.domain)
         options = [families_of(rows, i, (self.leaves or {}).get(name)) for i, name in enumerate(rows.domain.names)]
-        held_out = None if valid is None else encode(valid, rows.domain)
-        open_choices = len(components) * len(smoothings) > 1 or any(len(some) > 1 for some in options)
         train = rows
-        if held_out is None and open_choices and len(rows) >= 20:
-            kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
-            train, held_out = rows.rows(kept), rows.rows(held)
-        self.domain_ = rows.domain
-        self.timed_out_ = False
+        if len(components) * len(smoothings) > 1 or any(len(some) > 1 for some in options):
+            train, held_out = split_rows(rows, held_out, HELD_OUT, self.seed_)
         with single_threaded_blas():
-            fitted = self._choose(train, held_out, options, components, smoothings, deadline)
-            if train is not rows and not is_late(deadline):
-                again = self._refit(rows, options, deadline)
-                fitted = again if again is not None else fitted
-        self.timed_out_ = is_late(deadline)
+            fitted = self._choose(train, held_out, options, components, smoothings)
+            if train is not rows and not self._is_late():
+                fitted = self._refit(rows, options) or fitted
+        self.timed_out_ = self._is_late()
         self.model_ = fitted.to_circuit(rows.domain)
 
     def _choose(
@@ -152,7 +108,6 @@ class ProductMixture(DensityEstimator):
         options: list[list[LeafFamily]],
         components: list[int],
         smoothings: list[float],
-        deadline: float | None,
     ) -> _Mixture:
         """Try all numbers of components and smoothings with the plainest leaves, then other leaves."""
         data, judge = _Columns.of(train), None if held_out is None else _Columns.of(held_out)
@@ -160,22 +115,17 @@ class ProductMixture(DensityEstimator):
         self.choices_: list[MixtureChoice] = []
         best: tuple[float, _Mixture] | None = None
         with Progress("Mixture", len(components) * len(smoothings), self.progress) as bar:
-            for k in components:
-                for smoothing in smoothings:
-                    if best is not None and is_late(deadline):
-                        break
-                    found = self._best_start(data, plain, k, smoothing, deadline)
-                    best = (
-                        max(best, self._judged(found, data, judge), key=lambda pair: pair[0])
-                        if best
-                        else (self._judged(found, data, judge))
-                    )
-                    bar.step(f"{k} components, {best[0]:.3f} nats per row")
+            for k, smoothing in product(components, smoothings):
+                if best is not None and self._is_late():
+                    break
+                trial = self._judged(self._best_start(data, plain, k, smoothing), data, judge)
+                best = trial if best is None else max(best, trial, key=lambda pair: pair[0])
+                bar.step(f"{k} components, {best[0]:.3f} nats per row")
         assert best is not None
         if judge is not None and any(len(some) > 1 for some in options):
             other = [_preferred(best[1], some, i, data, judge) for i, some in enumerate(options)]
-            if other != plain and not is_late(deadline):
-                changed = self._improved(data, best[1].with_families(other, data), deadline)
+            if other != plain and not self._is_late():
+                changed = self._improved(data, best[1].with_families(other, data))
                 best = max(best, self._judged(changed, data, judge), key=lambda pair: pair[0])
         self.choice_ = next(c for c in self.choices_ if c.log_likelihood is None or c.log_likelihood == best[0])
         return best[1]
@@ -184,50 +134,37 @@ class ProductMixture(DensityEstimator):
         """Record a trial; return its score and the mixture."""
         worth = float(found.log_likelihoods(judge or data).mean())
         names = {n: f.name for n, f in zip(self.domain_.names, found.families, strict=True)}
-        asked = found.n_wanted
-        self.choices_.append(MixtureChoice(asked, found.smoothing, names, None if judge is None else worth))
+        score = None if judge is None else worth
+        self.choices_.append(MixtureChoice(found.n_wanted, found.smoothing, names, score))
         return worth, found
 
-    def _refit(self, rows: DataTable, options: list[list[LeafFamily]], deadline: float | None) -> _Mixture | None:
-        """Learn from all rows with the chosen settings."""
-        names = list(self.choice_.leaves.values())
-        families = [next(f for f in some if f.name == name) for some, name in zip(options, names, strict=True)]
+    def _refit(self, rows: DataTable, options: list[list[LeafFamily]]) -> _Mixture | None:
+        """Learn from all rows with the chosen settings; None where time does not suffice for the leaves."""
+        choice, data = self.choice_, _Columns.of(rows)
+        pairs = zip(options, choice.leaves.values(), strict=True)
+        families = [next(f for f in some if f.name == name) for some, name in pairs]
         plain = [some[0] for some in options]
-        data, choice = _Columns.of(rows), self.choice_
-        found = self._best_start(data, plain, choice.n_components, choice.smoothing, deadline)
-        if families != plain and not is_late(deadline):
-            found = self._improved(data, found.with_families(families, data), deadline)
-        elif families != plain:
-            return None
-        return found
+        found = self._best_start(data, plain, choice.n_components, choice.smoothing)
+        if families == plain:
+            return found
+        return None if self._is_late() else self._improved(data, found.with_families(families, data))
 
-    def _best_start(
-        self, data: _Columns, families: list[LeafFamily], k: int, smoothing: float, deadline: float | None
-    ) -> _Mixture:
-        """Return the best of several starts, judged on the training rows."""
-        best: tuple[float, _Mixture] | None = None
-        for start in range(self.n_starts if k > 1 else 1):
-            if best is not None and is_late(deadline):
-                break
-            shares = _clusters(data, k, mix(self.seed_ & ((1 << 64) - 1), start))
-            found = self._improved(data, _Mixture.of(data, families, shares, smoothing, k), deadline)
-            worth = float(found.log_likelihoods(data).mean())
-            if best is None or worth > best[0]:
-                best = worth, found
-        assert best is not None
-        return best[1]
+    def _best_start(self, data: _Columns, families: list[LeafFamily], k: int, smoothing: float) -> _Mixture:
+        def attempt(key: int) -> tuple[float, _Mixture]:
+            shares = data.first_shares(k, key)
+            found = self._improved(data, _Mixture.of(data, families, shares, smoothing, k))
+            return float(found.log_likelihoods(data).mean()), found
 
-    def _improved(self, data: _Columns, mixture: _Mixture, deadline: float | None) -> _Mixture:
+        return self._best_of_starts(k, attempt)
+
+    def _improved(self, data: _Columns, mixture: _Mixture) -> _Mixture:
         """Return the mixture after steps of expectation-maximisation."""
         before = -np.inf
         for _ in range(self.max_steps):
-            logs = mixture.log_components(data)
-            totals = log_sum(logs, 1)
-            value = float(totals.mean())
-            if value - before < self.tolerance or is_late(deadline):
+            shares, value = mixture.shares(data)
+            if value - before < self.tolerance or self._is_late():
                 break
             before = value
-            shares = np.exp(logs - totals[:, None])
             mixture = _Mixture.of(data, mixture.families, shares, mixture.smoothing, mixture.n_wanted)
         return mixture
 
@@ -246,6 +183,19 @@ class _Columns:
         known = [np.flatnonzero(~column) for column in table.missing.T]
         values = [table.points[rows, i].astype(np.float64) for i, rows in enumerate(known)]
         return cls(len(table), known, values, table.domain)
+
+    def first_shares(self, k: int, key: int) -> Floats:
+        """Return initial shares of rows, from clusters of standardised columns."""
+        parts: list[Floats] = []
+        for i, (rows, values) in enumerate(zip(self.known, self.values, strict=True)):
+            size = int(self.domain.n_states[i])
+            columns = np.eye(size)[values.astype(np.int64)] if size else values[:, None]
+            spread = columns.std(axis=0) if len(rows) and not size else np.ones(columns.shape[1])
+            filled = np.zeros((self.n_rows, columns.shape[1]))  # the mean, where a cell is missing
+            if len(rows):
+                filled[rows] = (columns - columns.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+            parts.append(filled)
+        return first_shares(np.ascontiguousarray(np.hstack(parts), np.float32), k, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +239,15 @@ class _Mixture:
         """Return ln of the density of each row."""
         return log_sum(self.log_components(data), 1)
 
+    def shares(self, data: _Columns) -> tuple[Floats, float]:
+        """Return the share of each component in each row, and the mean log-likelihood."""
+        logs = self.log_components(data)
+        totals = log_sum(logs, 1)
+        return np.exp(logs - totals[:, None]), float(totals.mean())
+
     def with_families(self, families: list[LeafFamily], data: _Columns) -> _Mixture:
         """Fit other leaf families to the same shares of rows."""
-        logs = self.log_components(data)
-        shares = np.exp(logs - log_sum(logs, 1)[:, None])
+        shares, _ = self.shares(data)
         params = [
             own if family is before else family.fit(values, shares[rows], self.smoothing)
             for family, before, own, rows, values in zip(
@@ -321,8 +276,7 @@ def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns
     rows = judge.known[i]
     if len(some) == 1 or len(rows) < 2:
         return some[0]
-    logs = mixture.log_components(data)
-    shares = np.exp(logs - log_sum(logs, 1)[:, None])[data.known[i]]
+    shares = mixture.shares(data)[0][data.known[i]]
     others = mixture.log_weights + sum(
         mixture.column_logs(judge, j)[rows] for j in range(len(mixture.families)) if j != i
     )
@@ -333,25 +287,6 @@ def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns
         for family in some
     ]
     return some[densest(judged)]
-
-
-def _clusters(data: _Columns, k: int, key: int) -> Floats:
-    """Return initial shares of rows, shape (n_rows, n_clusters): nine tenths to the k-means cluster."""
-    if k == 1 or data.n_rows < 2:
-        return np.ones((data.n_rows, 1))
-    parts: list[Floats] = []
-    for i, (rows, values) in enumerate(zip(data.known, data.values, strict=True)):
-        size = int(data.domain.n_states[i])
-        columns = np.eye(size)[values.astype(np.int64)] if size else values[:, None]
-        spread = columns.std(axis=0) if len(rows) and not size else np.ones(columns.shape[1])
-        filled = np.zeros((data.n_rows, columns.shape[1]))  # the mean, where a cell is missing
-        if len(rows):
-            filled[rows] = (columns - columns.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-        parts.append(filled)
-    features = np.ascontiguousarray(np.hstack(parts), np.float32)
-    labels = row_clusters(features, k, "kmeans", key)
-    n_found = int(labels.max()) + 1
-    return 0.9 * np.eye(n_found)[labels] + 0.1 / n_found
 
 
 class MixtureSettings(LearnerSettings, total=False):
@@ -366,26 +301,17 @@ class MixtureSettings(LearnerSettings, total=False):
 
 
 def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[MixtureSettings]) -> Circuit:
-    """Learn a mixture of products of leaves and return it as a circuit.
+    """Learn a mixture of products of leaves, missing cells allowed; see `ProductMixture`.
 
     Parameters
     ----------
-    data
-        A table (see `certimap.learn.table`) of any columns, missing cells allowed, or a `Dataset`.
-    valid
-        Rows that choose the settings; by default a fifth of the rows.
-    rng
-        Seed or generator.
+    data, valid, rng
+        As in `learnspn`; a fifth of the rows choose the settings by default.
     **settings
         Parameters of `ProductMixture`.
 
     Returns
     -------
     Circuit
-
-    Raises
-    ------
-    DataError
-        For an empty table, columns that leaves cannot hold, or settings out of range.
     """
     return ProductMixture(random_state=rng, **settings).fit(data, valid=valid).model_

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,16 +14,13 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
-from certimap.learn.batched_em import BatchedEM, Schedule
-from certimap.learn.blas import single_threaded_blas
+from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.clusters import row_clusters
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
+from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_threaded_blas, split_rows
 from certimap.learn.pairs import one_hot
-from certimap.learn.progress import deadline_of
 from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
 from certimap.learn.region_passes import RegionPasses, Tables
-from certimap.learn.settings import check_count
-from certimap.learn.table import DataTable, Kind, encode, read_table
+from certimap.learn.table import DataTable
 
 HELD_OUT = 0.1
 SPREAD = 0.5  # initial weights are drawn between 1 - SPREAD and 1 + SPREAD times their shares
@@ -30,7 +28,8 @@ OWN = 0.5  # share of a node's initial weights for products of the same cluster
 ROWS_CLUSTERED = 4000
 
 
-class RegionGraphCircuit(Schedule, DensityEstimator):
+@dataclass(eq=False, repr=False)
+class RegionGraphCircuit(BatchLearner):
     """Learn a circuit over a picture, with several splits per region (after Poon and Domingos 2011).
 
     Columns are the pixels of a picture, row by row. By default squares are halved across and along, and halves
@@ -46,26 +45,13 @@ class RegionGraphCircuit(Schedule, DensityEstimator):
         Height and width of the picture. By default a square.
     step
         None takes quad graphs; a number cuts rectangles at all its multiples, both ways.
-    max_steps
-        Maximum number of passes over the data.
-    batch_rows
-        Rows per batch. None takes a hundredth of the rows and at least 100. The last fifth of the passes, or
-        more, uses all rows.
+    max_steps, batch_rows, patience, workers
+        As in `certimap.learn.batched_em.BatchLearner`.
     smoothing
         Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
         evenly.
-    patience
-        Passes without a better validation likelihood after which batches end, and later learning ends.
-    kinds, domain
-        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
-    random_state
-        Seed or generator. The model does not depend on the number of workers.
-    workers
-        Threads; None takes one per processor.
-    time_limit
-        Seconds; the best circuit so far is kept.
-    progress
-        Whether to show progress; None means on a terminal.
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
 
     Attributes
     ----------
@@ -73,8 +59,6 @@ class RegionGraphCircuit(Schedule, DensityEstimator):
         The `Circuit`.
     history_
         One `TrainingStep` per pass: mean natural-log likelihoods before it (train) and after it (validation).
-    timed_out_
-        Whether the time limit ended learning.
 
     Notes
     -----
@@ -83,67 +67,31 @@ class RegionGraphCircuit(Schedule, DensityEstimator):
     multiplications per row and edge.
     """
 
-    def __init__(
-        self,
-        n_nodes: int = 16,
-        *,
-        shape: Sequence[int] | None = None,
-        step: int | None = None,
-        max_steps: int = 100,
-        batch_rows: int | None = None,
-        smoothing: float = 0.3,
-        patience: int = 6,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        workers: int | None = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_nodes = n_nodes
-        self.shape = shape
-        self.step = step
-        self.max_steps = max_steps
-        self.batch_rows = batch_rows
-        self.smoothing = smoothing
-        self.patience = patience
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.workers = workers
-        self.time_limit = time_limit
-        self.progress = progress
+    n_nodes: int = 16
+    _: KW_ONLY
+    shape: Sequence[int] | None = None
+    step: int | None = None
+    smoothing: float = 0.3
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        self._check()
-        deadline = deadline_of(self.time_limit)
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        height, width = _shape_of(self.shape, len(rows.domain))
-        bars = Bars.of(rows)
-        domain, rows = rows.domain, bars.coded(rows)
-        rng = np.random.default_rng(self.seed_)
-        held_out = None if valid is None else bars.coded(encode(valid, domain))
-        if held_out is None and len(rows) >= 20:
-            kept, held = split_rows(len(rows), HELD_OUT, rng)
-            rows, held_out = rows.rows(kept), rows.rows(held)
-        self.domain_ = domain
-        graph = region_graph_of(height, width, self.step)
-        with single_threaded_blas():
-            run = _Training(self, graph, width, rows, held_out, rng)
-            self.timed_out_ = run.train(f"Region graph, {self.n_nodes} nodes per region", deadline)
-        circuit = run.best_circuit()
-        self.model_ = bars.to_circuit(circuit) if bars.histograms else circuit
-        self.history_ = run.history
-
-    def _check(self) -> None:
         check_count("n_nodes", self.n_nodes, 1)
         check_count("step", 1 if self.step is None else self.step, 1)
-        check_count("max_steps", self.max_steps, 0)
-        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
-        check_count("patience", self.patience, 1)
+        self._check_schedule()
         smoothing: Any = self.smoothing
         if not (isinstance(smoothing, int | float | np.number) and 0 < smoothing < math.inf):
             raise DataError(f"smoothing is {smoothing!r}; expected a positive number")
+        rows, held_out = self._read(table, valid, domain, "labels")
+        height, width = _shape_of(self.shape, len(rows.domain))
+        bars = Bars.of(rows)
+        rng = np.random.default_rng(self.seed_)
+        judge = None if held_out is None else bars.coded(held_out)
+        rows, judge = split_rows(bars.coded(rows), judge, HELD_OUT, rng)
+        graph = region_graph_of(height, width, self.step)
+        with single_threaded_blas():
+            run = _Training(self, graph, width, rows, judge, rng)
+            self.timed_out_ = run.train(f"Region graph, {self.n_nodes} nodes per region", self._deadline)
+        self.model_ = bars.to_circuit(run.best_circuit())
+        self.history_ = run.history
 
 
 class _Training(BatchedEM[Tables, Tables]):
@@ -303,31 +251,21 @@ def region_graph(
     rng: Seed = None,
     **settings: Unpack[RegionSettings],
 ) -> Circuit:
-    """Learn a circuit over pictures, with several splits per region.
+    """Learn a circuit over pictures, missing cells allowed; see `RegionGraphCircuit`.
 
     Parameters
     ----------
-    data
-        A table (see `certimap.learn.table`) with a column per pixel, row by row, missing values allowed, or a
-        `Dataset`.
+    data, valid, rng
+        As in `learnspn`: a column per pixel, row by row. A tenth of the rows choose the best pass by default.
     n_nodes
         Nodes per region.
     shape
         Height and width of the picture; by default a square.
-    valid
-        Rows that choose the best pass; by default a tenth of the rows.
-    rng
-        Seed or generator.
     **settings
         Parameters of `RegionGraphCircuit`.
 
     Returns
     -------
     Circuit
-
-    Raises
-    ------
-    DataError
-        For an empty table, a shape that does not fit its columns, or settings out of range.
     """
     return RegionGraphCircuit(n_nodes, shape=shape, random_state=rng, **settings).fit(data, valid=valid).model_

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -13,15 +13,13 @@ from certimap.circuits.circuit import Circuit
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError
-from certimap.learn.blas import single_threaded_blas
-from certimap.learn.clusters import Clusterer, Clusters, check_clusters
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
+from certimap.learn.clusters import Clusterer, check_clusters
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
-from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
-from certimap.learn.table import DataTable, Kind, encode, read_table
+from certimap.learn.table import DataTable
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
 SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)
@@ -49,6 +47,7 @@ class SettingsChoice(NamedTuple):
     log_likelihood: float | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LearnSPN(DensityEstimator):
     """Learn a sum-product network (Gens and Domingos 2013).
 
@@ -90,14 +89,10 @@ class LearnSPN(DensityEstimator):
     ----------
     model_
         The `Circuit`.
-    choice_
-        The settings chosen, with the validation log-likelihood.
-    choices_
-        All settings tried.
+    choice_, choices_
+        The settings chosen, with the validation log-likelihood, and all that were tried.
     leaves_
         The family of each real column.
-    timed_out_
-        Whether the time limit cut learning short.
 
     Notes
     -----
@@ -106,53 +101,27 @@ class LearnSPN(DensityEstimator):
     chosen settings.
     """
 
-    def __init__(
-        self,
-        *,
-        threshold: float | Sequence[float] = THRESHOLDS,
-        smoothing: float | Sequence[float] = SMOOTHINGS,
-        min_rows: int | Sequence[int] = 30,
-        n_clusters: int | Sequence[int] = 2,
-        clusters: Names | Clusterer = "kmeans",
-        leaves: Mapping[str, str | Sequence[str]] | None = None,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.threshold = threshold
-        self.smoothing = smoothing
-        self.min_rows = min_rows
-        self.n_clusters = n_clusters
-        self.clusters = clusters
-        self.leaves = leaves
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.time_limit = time_limit
-        self.progress = progress
+    threshold: float | Sequence[float] = THRESHOLDS
+    smoothing: float | Sequence[float] = SMOOTHINGS
+    min_rows: int | Sequence[int] = 30
+    n_clusters: int | Sequence[int] = 2
+    clusters: Names | Clusterer = "kmeans"
+    leaves: Mapping[str, str | Sequence[str]] | None = None
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         grid = self._grid()
-        deadline = deadline_of(self.time_limit)
-        also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
+        rows, held_out = self._read(table, valid, domain)
         self._options = self._families(rows)
-        held_out = None if valid is None else encode(valid, rows.domain)
-        train, refit = rows, False
+        train = rows
         is_open = len(grid) * len(_several("smoothing", self.smoothing)) > 1
-        is_open = is_open or any(len(some) > 1 for some in self._options.values())
-        if held_out is None and is_open and len(rows) > 1:
-            kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
-            train, held_out, refit = rows.rows(kept), rows.rows(held), True
+        if is_open or any(len(some) > 1 for some in self._options.values()):
+            train, held_out = split_rows(rows, held_out, HELD_OUT, self.seed_, least=2)
         with single_threaded_blas():
-            sketch = self._choose(train, held_out, grid, deadline)
-            if refit:
+            sketch = self._choose(train, held_out, grid)
+            if train is not rows:
                 learner = self._learner(rows, self.choice_, sketch.families)
-                sketch = learner.learn(self.choice_.threshold, deadline)
-                self.timed_out_ = is_late(deadline)
-        self.domain_ = rows.domain
+                sketch = learner.learn(self.choice_.threshold, self._deadline)
+        self.timed_out_ = self._is_late()
         self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
 
@@ -166,25 +135,19 @@ class LearnSPN(DensityEstimator):
     def _grid(self) -> list[tuple[int, int, float]]:
         """Return (min_rows, n_clusters, threshold) to try, checked."""
         check_clusters(self.clusters)
-        thresholds = _several("threshold", self.threshold, _is_probability, "a number in (0, 1)")
-        rows = _several("min_rows", self.min_rows, _at_least(1), "an integer of at least 1")
-        clusters = _several("n_clusters", self.n_clusters, _at_least(2), "an integer of at least 2")
-        _several("smoothing", self.smoothing, _at_least(0), "a nonnegative number")
+        thresholds = _several("threshold", self.threshold, lambda x: 0 < x < 1, "a number in (0, 1)")
+        rows = _several("min_rows", self.min_rows, lambda x: x >= 1, "an integer of at least 1")
+        clusters = _several("n_clusters", self.n_clusters, lambda x: x >= 2, "an integer of at least 2")
+        _several("smoothing", self.smoothing, lambda x: x >= 0, "a nonnegative number")
         return list(product(rows, clusters, thresholds))
 
     def _learner(
         self, table: DataTable, choice: SettingsChoice, families: Mapping[int, LeafFamily]
     ) -> StructureLearner:
-        settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), cast("Clusters", self.clusters))
-        return StructureLearner(table, settings, self.seed_ & ((1 << 64) - 1), families)
+        settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), self.clusters)
+        return StructureLearner(table, settings, self._key, families)
 
-    def _choose(
-        self,
-        train: DataTable,
-        held_out: DataTable | None,
-        grid: list[tuple[int, int, float]],
-        deadline: float | None,
-    ) -> Sketch:
+    def _choose(self, train: DataTable, held_out: DataTable | None, grid: list[tuple[int, int, float]]) -> Sketch:
         """Try all settings, keep the best sketch, and record the choices."""
         smoothings = _several("smoothing", self.smoothing)
         self.choices_: list[SettingsChoice] = []
@@ -193,12 +156,12 @@ class LearnSPN(DensityEstimator):
         plain = {i: some[0] for i, some in self._options.items()}
         with Progress("LearnSPN", len(grid), self.progress) as bar:
             for min_rows, n_clusters, threshold in grid:
-                if best is not None and is_late(deadline):
+                if best is not None and self._is_late():
                     break
                 trial = SettingsChoice(threshold, smoothings[0], min_rows, n_clusters, None)
                 if learner is None or learner_for != (min_rows, n_clusters):
                     learner, learner_for = self._learner(train, trial, plain), (min_rows, n_clusters)
-                sketch = learner.learn(threshold, deadline)
+                sketch = learner.learn(threshold, self._deadline)
                 for choice in _judge(sketch, held_out, smoothings, trial):
                     self.choices_.append(choice)
                     worth = 0.0 if choice.log_likelihood is None else choice.log_likelihood
@@ -207,17 +170,14 @@ class LearnSPN(DensityEstimator):
                 bar.step(f"threshold {threshold:g}, {len(sketch.nodes)} nodes")
         assert best is not None
         sketch, self.choice_ = best[1], best[2]
-        if held_out is not None:
-            sketch = self._with_best_leaves(sketch, held_out, deadline)
-        self.timed_out_ = is_late(deadline)
-        return sketch
+        return sketch if held_out is None else self._with_best_leaves(sketch, held_out)
 
-    def _with_best_leaves(self, sketch: Sketch, held_out: DataTable, deadline: float | None) -> Sketch:
+    def _with_best_leaves(self, sketch: Sketch, held_out: DataTable) -> Sketch:
         """Choose the family of each real column in turn, by the held-out rows."""
         if not any(len(some) > 1 for some in self._options.values()):
             return sketch
         for i, some in self._options.items():
-            if len(some) > 1 and not is_late(deadline):
+            if len(some) > 1 and not self._is_late():
                 tried = [replace(sketch, families={**sketch.families, i: family}) for family in some]
                 judged = [trial.evaluator(held_out.points)(self.choice_.smoothing) for trial in tried]
                 sketch = tried[densest(judged)]
@@ -238,14 +198,6 @@ def _judge(
         trial._replace(smoothing=smoothing, log_likelihood=value)
         for smoothing, value in zip(smoothings, worth, strict=True)
     ]
-
-
-def _is_probability(value: float) -> bool:
-    return 0 < value < 1
-
-
-def _at_least(least: float) -> Callable[[float], bool]:
-    return lambda value: value >= least
 
 
 def _several(
@@ -274,14 +226,14 @@ class SpnSettings(LearnerSettings, total=False):
 
 
 def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[SpnSettings]) -> Circuit:
-    """Learn a sum-product network and return it as a circuit.
+    """Learn a sum-product network; see `LearnSPN`.
 
     Parameters
     ----------
     data
         A table (see `certimap.learn.table`), or a `Dataset`.
     valid
-        Rows that choose the threshold and the smoothing; by default a tenth of the rows.
+        Rows that choose the settings; by default a tenth of the rows.
     rng
         Seed or generator.
     **settings

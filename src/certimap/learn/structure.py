@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
+from certimap.learn.estimator import is_late
 from certimap.learn.kernels.rows import independent_components
 from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_families import LeafFamily
@@ -91,8 +91,7 @@ class StructureLearner:
         stack = [_Region(0, self.key, everything, self._indicators, self._reals, self._known)]
         while stack:
             region = stack.pop()
-            late = deadline is not None and time.monotonic() > deadline
-            if late or len(region.variables) == 1 or len(region.indicators) < self.settings.min_rows:
+            if is_late(deadline) or len(region.variables) == 1 or len(region.indicators) < self.settings.min_rows:
                 self._make_leaves(nodes[region.node], region, np.ones(len(region.variables), np.bool_))
                 continue
             component, n_components = self._components(region, critical)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
@@ -16,7 +15,6 @@ from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed
 from certimap.learn.pairs import Floats, mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
-from certimap.learn.table import Kind, read_table
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
@@ -134,6 +132,7 @@ class Tree:
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ChowLiuTree(DensityEstimator):
     """Learn a Chow-Liu tree: the maximum spanning tree of the pairwise mutual information.
 
@@ -141,12 +140,9 @@ class ChowLiuTree(DensityEstimator):
     ----------
     smoothing
         Pseudo-counts of every pair's table, spread evenly over it.
-    kinds, domain
-        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
-    random_state
-        Accepted for uniformity: nothing here is random.
-    time_limit, progress
-        Accepted for uniformity: learning is one matrix product and a spanning tree.
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). Nothing is random,
+        and learning is one matrix product and a spanning tree.
 
     Attributes
     ----------
@@ -156,28 +152,12 @@ class ChowLiuTree(DensityEstimator):
         The tree itself, with its views `to_network()` and `to_circuit()`.
     """
 
-    def __init__(
-        self,
-        *,
-        smoothing: float = 1.0,
-        kinds: Mapping[str, Kind] | None = None,
-        domain: Domain | None = None,
-        random_state: Seed = None,
-        time_limit: float | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.smoothing = smoothing
-        self.kinds = kinds
-        self.domain = domain
-        self.random_state = random_state
-        self.time_limit = time_limit
-        self.progress = progress
+    smoothing: float = 1.0
+    tree_: Tree = field(init=False)
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         check_smoothing(self.smoothing)
-        also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
-        self.domain_ = rows.domain
+        rows, _ = self._read(table, valid, domain)
         self._bars = Bars.of(rows, ROWS_PER_BAR)
         rows = self._bars.coded(rows)
         counts = pair_counts(one_hot(rows.domain, rows.points))
@@ -190,8 +170,7 @@ class ChowLiuTree(DensityEstimator):
         return self._circuit()
 
     def _circuit(self) -> Circuit:
-        circuit = self.tree_.to_circuit()
-        return self._bars.to_circuit(circuit) if self._bars.histograms else circuit
+        return self._bars.to_circuit(self.tree_.to_circuit())
 
     def to_network(self) -> BayesianNetwork:
         """Return the tree as a Bayesian network; ModelError where a column is real."""
@@ -220,8 +199,7 @@ def chow_liu(
     Parameters
     ----------
     data
-        A table (see `certimap.learn.table`), or a `Dataset`. With missing cells, the table of each pair of
-        columns uses the rows that know both.
+        A table, or a `Dataset`. With missing cells, each pair of columns uses the rows that know both.
     valid
         More rows; only their labels are used, as further states.
     rng
@@ -234,7 +212,6 @@ def chow_liu(
     Returns
     -------
     BayesianNetwork or Circuit
-        The model in the given form.
 
     Raises
     ------

@@ -11,8 +11,8 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError
-from certimap.learn.hidden_leaves import _contexts
 from certimap.learn.hidden_model import HiddenChowLiuModel
+from certimap.learn.hidden_tree import _contexts
 from certimap.learn.integer_columns import are_labels
 from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_choice import densest, families_of
