@@ -90,7 +90,7 @@ PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # tried by `auto
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
-DEAR_TREE = 2.0**20  # tree entries from which the network's own tables are searched too
+DEAR_TREE = 2.0**14  # tree entries from which the network's own tables are searched too
 RELAXED_WORK = 1e9  # limit on listing if only a relaxation bounds boxes, because a search might never close
 
 

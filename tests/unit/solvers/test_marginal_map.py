@@ -165,6 +165,16 @@ def test_on_a_tree_sets_and_the_tables_of_its_network_take_turns(seed: int) -> N
         check(result, model, query, proves=delta == 0.0)
 
 
+def test_a_long_chain_is_settled_before_tables_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    start, moves, emits = (rng.dirichlet(np.ones(20), n) for n in (1, 20, 20))
+    model, query = cm.hidden_markov_model(start[0], moves, emits, 200), [f"symbol{t}" for t in range(200)]
+    posterior = condition(model, make_query(model.domain, query, {}), wants=(Regions,))
+    monkeypatch.setattr(FullWidth, "step", lambda *_: pytest.fail("the sets needed no help"))
+    result = map_query(posterior, solver=Portfolio(), epsilon=0.0, delta=0.0, rng=0)
+    assert result.certificate.kind is CertificateKind.EXACT
+
+
 def test_a_large_tree_goes_to_the_portfolio_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model, query = random_network(3, 0.0)
     posterior = condition(model, make_query(model.domain, query, {}), wants=(Regions,))

@@ -35,9 +35,9 @@ class TurnTuning:
     iterations: int = 50
     # products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
     # `set_elimination`
-    weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 8.0)
-    # work that `set_elimination` has before the others have a turn, on a tree that is not dear
-    head_start: float = 2.0**28
+    weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 1.0)
+    # work that `set_elimination` has before the others have a turn
+    head_start: float = 2.0**30
     # table entries per point from which searches that evaluate points by the hundred wait for the others' end
     dear: float = 2.0**20
 
@@ -150,8 +150,6 @@ class Portfolio(Solver):
         ]
         if network is not posterior:
             in_sets = part(sets, SetElimination(), on=posterior, books=True)
-            if posterior.facts.work > tuning.dear:
-                return [*parts, in_sets]
             in_sets.turn = tuning.head_start
             return [in_sets, *parts]
         parts.append(part(boxes, Frontier(), on=posterior, books=True))
