@@ -13,11 +13,11 @@ from certimap.ask.api import map_query
 from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
-from certimap.solvers.elimination import search
+from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.elimination.sets import VectorSet
 
-START_WORK = search.START_WORK
+START_WORK = set_elimination.START_WORK
 
 
 def chain(rng):
@@ -68,7 +68,7 @@ def check(rng, maker, monkeypatch):
         n_starts=1,
         n_first_draws=1,
     )
-    monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.7 else START_WORK)
+    monkeypatch.setattr(set_elimination, "START_WORK", 0 if rng.random() < 0.7 else START_WORK)
     epsilon, top_k = float(rng.choice([0.0, 0.01, 0.3])), int(rng.choice([1, 1, 1, 3]))
     max_nodes = None if rng.random() < 0.4 else int(rng.integers(1, 4))
     result = map_query(

@@ -9,7 +9,7 @@ from bucket_twin import build, random_case, random_network
 from certimap.ask.api import map_query
 from certimap.core.result import CertificateKind, Status
 from certimap.solvers.elimination import one_pass as set_elimination_pass
-from certimap.solvers.elimination import search
+from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -33,7 +33,7 @@ def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3
         n_first_draws=1,
     )
     # Without work for the start the incumbent is one draw, and the search itself must find the best.
-    monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
+    monkeypatch.setattr(set_elimination, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
     max_nodes = None if rng.random() < 0.7 else int(rng.integers(1, 6))
     result = map_query(
         posterior,
@@ -62,7 +62,7 @@ def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3
     return result
 
 
-START_WORK = search.START_WORK
+START_WORK = set_elimination.START_WORK
 
 
 def test_random_models(monkeypatch):
@@ -113,6 +113,6 @@ def test_the_answer_repeats_with_the_seed():
 def test_thresholds_that_lie_too_deep_leave_boxes_open(monkeypatch):
     monkeypatch.setattr(set_elimination_pass, "SET_FLOOR", -2)
     for few in (1, 8):
-        monkeypatch.setattr(search, "FEW_POINTS", few)
+        monkeypatch.setattr(set_elimination, "FEW_POINTS", few)
         for t in range(150):
             check(14, t, monkeypatch)

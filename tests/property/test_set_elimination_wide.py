@@ -17,11 +17,11 @@ from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.networks import Factor, MarkovNetwork
-from certimap.solvers.elimination import search, set_elimination
+from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
 
-START_WORK = search.START_WORK
+START_WORK = set_elimination.START_WORK
 
 
 def check(seed, t, monkeypatch):
@@ -42,7 +42,7 @@ def check(seed, t, monkeypatch):
         n_starts=1,
         n_first_draws=1,
     )
-    monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
+    monkeypatch.setattr(set_elimination, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
     max_nodes = None if rng.random() < 0.8 else int(rng.integers(1, 4))
     result = map_query(
         posterior,

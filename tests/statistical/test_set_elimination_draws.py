@@ -9,10 +9,9 @@ from scipy.stats import binomtest
 
 from certimap.ask.api import map_query
 from certimap.errors import ModelError
-from certimap.solvers.elimination import search, set_elimination
+from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.one_pass import SetPass
-from certimap.solvers.elimination.search import Search
-from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.solvers.elimination.set_elimination import Search, SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)
@@ -45,8 +44,8 @@ def spoil(monkeypatch):
         SetPass, "threshold", lambda self, top, *how: threshold(self, top + 2, *how)
     )
     monkeypatch.setattr(Search, "_candidates", looser_candidates)
-    monkeypatch.setattr(search, "START_WORK", 0)  # no climbs
-    monkeypatch.setattr(search, "DRAW_ROWS", 3)
+    monkeypatch.setattr(set_elimination, "START_WORK", 0)  # no climbs
+    monkeypatch.setattr(set_elimination, "DRAW_ROWS", 3)
     monkeypatch.setattr(set_elimination, "STEP_WORK", 0)
 
 

@@ -15,8 +15,8 @@ from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior
 from certimap.errors import QueryError
-from certimap.solvers.baselines.independent import modes_of
-from certimap.solvers.baselines.neighbours import first_points, log_probs_of_neighbours
+from certimap.solvers.baselines.decoding import modes_of
+from certimap.solvers.baselines.local_search import first_points, log_probs_of_neighbours
 from certimap.solvers.registry import choose, make
 
 if TYPE_CHECKING:

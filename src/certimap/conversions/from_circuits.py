@@ -9,8 +9,7 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.circuit_to_tree import tree_of_circuit
-from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
+from certimap.conversions.circuit_to_tree import TreeMixturePosterior, tree_of_circuit, trees_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Guesses, Posterior

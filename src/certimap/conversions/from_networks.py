@@ -30,7 +30,7 @@ from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Bounds, Probes, "certimap.networks.posterior:NetworkPosterior"})
-OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.two_sided:TwoSidedNetworkPosterior"}
+OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.posterior:TwoSidedNetworkPosterior"}
 # Time for building a tree, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
 STAGES = 4  # products, conditioning, contraction, laying out

@@ -25,15 +25,13 @@ from certimap.networks.conditional import Total, relative_to
 from certimap.networks.cuts import is_settled
 from certimap.networks.determined import Function, functions_of, maximised
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
-from certimap.networks.elimination_posterior import EliminationPosterior
-from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
+from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, EliminationPosterior, MpePosterior
 from certimap.networks.network import Network
-from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.posterior import PART_WORK, NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.simplify import sum_out
 from certimap.networks.streamed_posterior import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
-from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
 
 MOST_STREAMED = 2.0**36  # limit on table entries of a sum over all variables: some minutes
 MAX_POINT_WORK = 2.0**29  # limit on table entries for the value of one point: about a second

@@ -16,7 +16,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Model)
 # Classes by import path, so that a query loads only the one that it needs.
 CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
-ELIMINATION = "certimap.networks.elimination_posterior:EliminationPosterior"
+ELIMINATION = "certimap.networks.mpe_posterior:EliminationPosterior"
 MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
 OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Bounds})
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Decodes, CIRCUIT})

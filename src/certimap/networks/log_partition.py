@@ -16,8 +16,7 @@ from certimap.networks.elimination_plan import cheap_plan
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from certimap.core.axes import spread
 from certimap.core.control import Control
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.buckets import Buckets, Pieces
-from certimap.networks.elimination_plan import EliminationPlan, best_type
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, best_type
 from certimap.networks.integers import FineIntegers
 from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out

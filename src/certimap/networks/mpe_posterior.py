@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -10,10 +12,11 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
-from certimap.core.posterior import OFFERS, Facts, Posterior
+from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Posterior
 from certimap.core.query import Query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
+from certimap.networks.conditional import Total, relative_to
 from certimap.networks.determined import Function, with_functions
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
@@ -170,3 +173,65 @@ class MpePosterior:
             if v in self.problem.sizes and len(inside) < self.problem.sizes[v]:
                 found[v] = inside
         return found
+
+
+class EliminationPosterior(MpePosterior):
+    """A normalised product of tables over the query variables.
+
+    Points are scored by the tables themselves. Questions about boxes, and draws, use a tree of conditional tables.
+    The tree takes many times as long to make as the maximum, so that it is made on first use.
+
+    Parameters
+    ----------
+    query, prepared, workers, functions
+        As for `MpePosterior`; no nuisance variables.
+    order
+        Of an elimination of all its variables, which is cheap.
+    total
+        ln p(e), and how far it may be off.
+    make_tree
+        Returns the same posterior with masses, bounds and draws.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        prepared: Prepared,
+        order: EliminationPlan,
+        total: Total,
+        make_tree: Callable[[], BoxPosterior],
+        workers: int | None = None,
+        functions: Sequence[Function] = (),
+    ) -> None:
+        problem, log_evidence = relative_to(prepared.problem, total), total.log_value
+        super().__init__(query, replace(prepared, problem=problem), log_evidence, workers, functions)
+        self.order = order
+        self.facts = Facts.of(
+            self.domain, log_evidence=log_evidence, work=self.facts.work, log_slack=self.facts.log_slack
+        )
+        self._make_tree = make_tree
+
+    @cached_property
+    def tree(self) -> BoxPosterior:
+        """The same posterior as a tree of conditional tables."""
+        return self._make_tree()
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_variables); see `Draws`."""
+        return self.tree.sample(n, rng, boxes)
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Natural log of P(box | e), shape (batch,)."""
+        return self.tree.log_mass(boxes)
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone, shape (batch, total_states)."""
+        return self.tree.log_mass_each(boxes)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
+        return self.tree.log_bound(boxes)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone, shape (batch, total_states)."""
+        return self.tree.log_bound_each(boxes)

@@ -13,13 +13,18 @@ from certimap.core.posterior import Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.errors import TooLarge
 from certimap.networks.conditional import PointEvaluator
-from certimap.networks.placed_tree import PlacedTree, restricted
+from certimap.networks.placed_tree import PlacedTree, QueryStates, restricted
 from certimap.networks.problem import Problem
-from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, first_tree, mixed_tree, split_tree
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.split_tree import (
+    PassClock,
+    RelaxationPlan,
+    SplitTree,
+    exact_tree,
+    first_tree,
+    mixed_tree,
+    split_tree,
+)
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
-from certimap.networks.states import QueryStates
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.uint8]

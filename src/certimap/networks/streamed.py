@@ -18,8 +18,7 @@ from certimap.core.axes import spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.logs import log_sum
 from certimap.core.rounding import SAFE_LOG2
-from certimap.networks.buckets import Buckets
-from certimap.networks.elimination_plan import EliminationPlan, stretches
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, stretches
 from certimap.networks.problem import Problem
 
 T = TypeVar("T")

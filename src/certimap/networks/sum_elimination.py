@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from certimap.core.axes import spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import SAFE_LOG2
-from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
-from certimap.networks.elimination_plan import EliminationPlan, plan
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, plan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
 from certimap.networks.problem import ROUNDING, Problem, Table, problem_of
 from certimap.networks.simplify import impossible

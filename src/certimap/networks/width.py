@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.joined import flattened
+from certimap.networks.problem import flattened
 
 FEW_VARIABLES = 1000  # an order of this many is found instantly
 PART = 4000  # variables in the part

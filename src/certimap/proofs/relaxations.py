@@ -20,10 +20,8 @@ from certimap.checker.network import MAX_ENTRIES, PlainNetwork, parts_of
 from certimap.checker.numbers import Floats
 from certimap.core.control import Control
 from certimap.networks.problem import Problem, Table
-from certimap.networks.relaxation.choose_tree import CLIQUE_BITS
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.split_tree import CLIQUE_BITS, PassClock, SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.proofs.script import Arrays, Box, Open, Script
 

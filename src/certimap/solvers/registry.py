@@ -48,20 +48,20 @@ _PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
 _SOLVERS: dict[str, Entry] = {
     name: Entry(f"certimap.solvers.{place}", settings)
     for name, place, settings in (
-        ("independent", "baselines.independent:Independent", {}),
-        ("max_product", "baselines.max_product:MaxProduct", {}),
-        ("argmax_product", "baselines.argmax_product:ArgmaxProduct", {}),
+        ("independent", "baselines.decoding:Independent", {}),
+        ("max_product", "baselines.decoding:MaxProduct", {}),
+        ("argmax_product", "baselines.decoding:ArgmaxProduct", {}),
         ("hybrid_bp", "baselines.hybrid_bp:HybridBeliefPropagation", {}),
-        ("beam", "baselines.beam:BeamSearch", {}),
-        ("hill_climb", "baselines.hill_climb:HillClimb", {}),
-        ("mcmc", "baselines.mcmc:AnnealedGibbs", {}),
+        ("beam", "baselines.decoding:BeamSearch", {}),
+        ("hill_climb", "baselines.local_search:HillClimb", {}),
+        ("mcmc", "baselines.local_search:AnnealedGibbs", {}),
         ("mcts", "baselines.mcts:TreeSearch", {}),
         ("itself", "baselines.itself:Itself", {}),
         ("guess", "guess:Guess", {}),
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.
-        ("paper_max_product", "baselines.max_product:PaperMaxProduct", {}),
+        ("paper_max_product", "baselines.decoding:PaperMaxProduct", {}),
         ("paper_pac", "sampling.pac:Pac", _PAPER),
         ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
         ("budget", "sampling.budget:FixedBudget", {}),

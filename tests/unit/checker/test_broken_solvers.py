@@ -16,7 +16,7 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
 from certimap.solvers.elimination import sets
 from certimap.solvers.elimination.one_pass import SetPass
-from certimap.solvers.elimination.start import Climb
+from certimap.solvers.elimination.set_elimination import Climb
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import RegionTree
 from certimap_lab.proofs import random_case, solved

@@ -14,13 +14,13 @@ from certimap.conversions import from_networks
 from certimap.core.box import Boxes
 from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
-from certimap.networks import buckets, sum_elimination
+from certimap.networks import elimination_plan, sum_elimination
 from certimap.networks.elimination_plan import most_added, plan
-from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.factor import Factor
 from certimap.networks.integers import above_nats, to_fine_integers
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.max_elimination import MaxElimination
+from certimap.networks.mpe_posterior import EliminationPosterior
 from certimap.networks.problem import Problem, Table, prepared_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
@@ -45,7 +45,7 @@ def test_sum_is_that_of_enumeration(seed, monkeypatch):
     expected = float(np.logaddexp.reduce(values))
     for safe, small in ((sum_elimination.SAFE_LOG2, 2**13), (sum_elimination.SAFE_LOG2, 6), (0.5, 2**13)):
         monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)  # the last one sends everything to logs
-        monkeypatch.setattr(buckets, "SMALL_PRODUCT", small)
+        monkeypatch.setattr(elimination_plan, "SMALL_PRODUCT", small)
         found = sum_all(problem, plan(problem))
         assert found.log_value == pytest.approx(expected, abs=1e-12 * (1.0 + abs(expected)))
         assert 0.0 < found.log_slack < 1e-11

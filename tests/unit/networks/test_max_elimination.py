@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.networks import buckets
+from certimap.networks import elimination_plan
 from certimap.networks import max_elimination as module
 from certimap.networks.elimination_plan import plan
 from certimap.networks.integers import narrow_reach, to_integers
@@ -20,7 +20,7 @@ from certimap.networks.problem import FLOOR, Problem, Table, value_at
 def small_limit(request, monkeypatch):
     """Which products are small: all, some, or none."""
     if request.param != "one pass":
-        monkeypatch.setattr(buckets, "SMALL_PRODUCT", 6 if request.param == "mixed" else 0)
+        monkeypatch.setattr(elimination_plan, "SMALL_PRODUCT", 6 if request.param == "mixed" else 0)
         monkeypatch.setattr(module, "SMALL_TABLE", 0)
         monkeypatch.setattr(module, "LEAST_ROW", 1)
 

@@ -15,7 +15,7 @@ from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
-from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.networks.relaxation.split_tree import RelaxationPlan
 from certimap.networks.relaxation.tighten import Tightener
 
 NARROW = RelaxationPlan(exact_entries=0.0, first_bits=1.0, raise_bits=1.5, last_bits=5.0, steps=6)

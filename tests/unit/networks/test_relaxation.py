@@ -7,10 +7,8 @@ from problem_twin import random_problem, value_array
 from certimap.errors import TooLarge
 from certimap.networks.relaxation.decoding import decode, decode_possible
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.quasi_newton import QuasiNewton
-from certimap.networks.relaxation.split_tree import SplitTree
-from certimap.networks.relaxation.tighten import Tightener
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree
+from certimap.networks.relaxation.tighten import QuasiNewton, Tightener
 
 
 def relaxations(rng, n):

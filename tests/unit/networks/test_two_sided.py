@@ -9,9 +9,9 @@ import certimap as cm
 from certimap.ask.api import map_query
 from certimap.conversions import from_wide_networks
 from certimap.core.query import make_query
-from certimap.networks import two_sided
+from certimap.networks import posterior
 from certimap.networks.factor import Factor
-from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.networks.posterior import TwoSidedNetworkPosterior
 from certimap.testing import check_posterior
 
 
@@ -40,9 +40,9 @@ def exact_values(network, names, points):
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
-    monkeypatch.setattr(two_sided, "PART_WORK", 20.0)
-    monkeypatch.setattr(two_sided, "UPPER_BITS", 3.0)
-    monkeypatch.setattr(two_sided, "ROUNDS", 9)
+    monkeypatch.setattr(posterior, "PART_WORK", 20.0)
+    monkeypatch.setattr(posterior, "UPPER_BITS", 3.0)
+    monkeypatch.setattr(posterior, "ROUNDS", 9)
     monkeypatch.setattr("certimap.networks.posterior.KNOWN_WORK", 0.0)
 
 

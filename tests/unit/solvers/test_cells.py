@@ -14,8 +14,7 @@ from certimap.cli.main import main
 from certimap.core.box import Boxes
 from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
-from certimap.solvers.baselines.boxes import BoxMasses
-from certimap.solvers.baselines.intervals import domain_of_cells, grid_edges, quantile_edges
+from certimap.solvers.baselines.cells import BoxMasses, domain_of_cells, grid_edges, quantile_edges
 from certimap.solvers.registry import make
 
 KINDS = (

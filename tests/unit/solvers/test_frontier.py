@@ -22,9 +22,8 @@ from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Rule
 from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import SolverError
-from certimap.solvers.box_search.frontier import Frontier, Pace
+from certimap.solvers.box_search.frontier import Frontier, Pace, sample_open
 from certimap.solvers.box_search.open_boxes import OpenBoxes
-from certimap.solvers.box_search.points import sample_open
 from certimap.solvers.driver import run
 from certimap.solvers.request import Request
 from certimap.testing import TablePosterior

@@ -18,8 +18,7 @@ from certimap.conversions import condition
 from certimap.core.posterior import AsNetwork, Regions
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Status
-from certimap.networks.posterior import NetworkPosterior
-from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.solvers import registry
 from certimap.solvers.networks import full_width, portfolio
 from certimap.solvers.networks.full_width import FullWidth

@@ -15,11 +15,9 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.baselines.and_or_graph import AndOrGraph
-from certimap.solvers.baselines.aobf import dive
+from certimap.solvers.baselines.aobf import AndOrGraph, dive
 from certimap.solvers.networks.and_or import AndOrSpace
-from certimap.solvers.networks.context import Context
-from certimap.solvers.networks.parts import Reduction
+from certimap.solvers.networks.parts import Context, Reduction
 from certimap.testing import check_solver
 
 
@@ -156,7 +154,7 @@ def test_a_search_cut_short_has_an_answer_and_a_bound():
 @pytest.mark.parametrize("name", ["aobf", "aaobf"])
 @pytest.mark.parametrize("steps", [1, 60])
 def test_best_first_goes_on_depth_first_when_memory_is_short(monkeypatch, name, steps):
-    monkeypatch.setattr("certimap.solvers.baselines.and_or_graph.NODE_BYTES", 10**9)
+    monkeypatch.setattr("certimap.solvers.baselines.aobf.NODE_BYTES", 10**9)
     monkeypatch.setattr("certimap.solvers.baselines.aobf.STEP_NODES", steps)
     network = grid(5, np.random.default_rng(1))
     names = network.domain.names[::2]

@@ -14,9 +14,7 @@ from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import problem_of
-from certimap.networks.relaxation import pass_clock
-from certimap.networks.relaxation.choose_tree import exact_tree, split_tree
-from certimap.networks.relaxation.pass_clock import PassClock
+from certimap.networks.relaxation.split_tree import PassClock, exact_tree, split_tree
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
@@ -150,9 +148,9 @@ def test_long_passes_are_cut_and_come_to_the_same(kind, monkeypatch):
         return bound, value, *(x.copy() for x in slopes), *tree.probe(tree.full_mask()[None], 1, clock)
 
     whole = passes(PassClock())
-    monkeypatch.setattr(pass_clock, "PIECE", 16.0)
     monkeypatch.setattr("certimap.networks.relaxation.split_tree.PIECE", 16.0)
-    monkeypatch.setattr(pass_clock, "SHORT", 0.0)
+    monkeypatch.setattr("certimap.networks.relaxation.split_tree.PIECE", 16.0)
+    monkeypatch.setattr("certimap.networks.relaxation.split_tree.SHORT", 0.0)
     clock = Clock(10**9)
     for a, b in zip(whole, passes(PassClock(clock)), strict=True):
         assert np.allclose(a, b, atol=1e-12)

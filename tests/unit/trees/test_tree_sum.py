@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
+from certimap.conversions.circuit_to_tree import TreeMixturePosterior, trees_of_circuit
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.trees.kernels import vector_bounds as kernels

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from certimap.networks.kernels import split_down
 from certimap.networks.kernels.split_up import Scratch
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import Mask, SplitTree
+from certimap.networks.relaxation.split_tree import Mask, PassClock, SplitTree
 from certimap.networks.support import Guide, supported_states
 
 Bools = NDArray[np.bool_]

@@ -3,23 +3,94 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.axes import spread
+from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import split_down, split_up
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product
-from certimap.networks.relaxation.partition import Fits, Region, split
-from certimap.networks.relaxation.pass_clock import PIECE, PassClock, inputs_of
+from certimap.networks.relaxation.partition import Fits, Region, limit, nuisance_first, split
 
 Floats = NDArray[np.float64]
+Kind = Literal["up", "gradient", "down"]
+PIECE = 2.0**26  # inputs read in one piece: a fraction of a second
+SHORT = 2.0**23  # inputs of a pass too short for a check of the clock
+SECONDS_PER_INPUT = 2e-10  # until a piece has been timed; less than any machine takes
+DOING = "passing over the tables of a relaxation"
+
+
+class PassClock:
+    """Predicts whether a piece will end in time, from the pace of earlier pieces.
+
+    Parameters
+    ----------
+    control
+        The limits of the run; None for passes without a limit.
+    """
+
+    def __init__(self, control: Control | None = None) -> None:
+        self.control = control or Control()
+        self._paces: dict[Kind, WorkClock] = {
+            kind: WorkClock(self.control, DOING, SECONDS_PER_INPUT) for kind in ("up", "gradient", "down")
+        }
+
+    def pieces(self, tree: TreeArrays, s: Scratch, kind: Kind) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of consecutive regions, from the leaves up for "up" and from the roots down else.
+
+        A pass of a few hundredths of a second is not stopped, because an earlier improvement may depend on it.
+
+        Raises
+        ------
+        TimeUp
+            Instead of a piece that would end too late, and when the run should stop.
+        """
+        pieces = _cut(tree, s, kind == "up")
+        if sum(n for _, _, n in pieces) <= SHORT:
+            yield from ((first, last) for first, last, _ in pieces)
+            return
+        for first, last, n_inputs in pieces:
+            with self._paces[kind].piece(n_inputs):
+                yield first, last
+
+    def check(self, tree: TreeArrays, n_passes: float) -> None:
+        """Raise TimeUp when the run should stop, or `n_passes` upward passes would not end in time."""
+        self.control.check(DOING)
+        pace = self._paces["up"].seconds_per_unit
+        if n_passes * float(inputs_of(tree).sum()) * pace > self.control.seconds_left:
+            raise TimeUp(DOING)
+
+
+def inputs_of(tree: TreeArrays, n_states: NDArray[np.int64] | None = None) -> Floats:
+    """Return how many inputs one pass reads in each region, given the number of states of each variable."""
+    sizes = (tree.n_states if n_states is None else n_states)[tree.axes].astype(np.float64)
+    if not len(sizes):
+        return np.zeros(0)
+    n_inputs = (1 + tree.n_tables + tree.n_children).astype(np.float64)
+    return np.multiply.reduceat(sizes, tree.axis_ptr[:-1]) * n_inputs
+
+
+def _cut(tree: TreeArrays, s: Scratch, is_upward: bool) -> list[tuple[int, int, float]]:
+    """Return the pieces of a pass over the states in `alive`: first and last region, and the inputs read."""
+    ends = np.cumsum(inputs_of(tree, s.n_alive))
+    if not len(ends):
+        return []
+    number = np.floor(np.concatenate([[0.0], ends[:-1]]) / PIECE)
+    starts = np.flatnonzero(np.diff(number, prepend=-1.0))
+    lasts = np.append(starts[1:], len(ends))
+    before = np.append(0.0, ends)
+    pieces = [(int(a), int(b), float(before[b] - before[a])) for a, b in zip(starts, lasts, strict=True)]
+    return pieces if is_upward else pieces[::-1]
+
+
 Ints = NDArray[np.int64]
 Mask = NDArray[np.uint8]
 
@@ -397,3 +468,65 @@ class _Inputs:
 
 def _pointers(sizes: Iterable[int]) -> Ints:
     return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)
+
+
+CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their cliques are no larger
+
+
+@dataclass(frozen=True)
+class RelaxationPlan:
+    """How large a relaxation may grow, and in what steps."""
+
+    exact_entries: float = 2.0**23  # joint states of all regions up to which an elimination is left unsplit
+    # first_bits, raise_bits, last_bits: log base 2 of the entries of the largest tables: at first, what a rise
+    # adds, and at last
+    first_bits: float = 10.0
+    raise_bits: float = 3.0
+    last_bits: float = 22.0
+    steps: int = 40  # optimisation steps at each temperature
+
+
+def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
+    """Return the exact tree if it fits, else the split tree of the same order.
+
+    Raises TimeUp when the `control` asks to stop before there is an order.
+    """
+    order = nuisance_first(problem, control=control)
+    return _unsplit(problem, order, max_entries) or _split(problem, order, bits)
+
+
+def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
+    """Return the tree of nuisance-first elimination, whose bound is exact; None if it is too large."""
+    return _unsplit(problem, nuisance_first(problem), max_entries)
+
+
+def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:
+    """Return a tree without copies that eliminates some query before nuisance variables, or None if none fits.
+
+    Its bound takes maxima inside sums for them; it may be tighter or looser than a split tree's bound.
+    """
+    if not problem.nuisance or not problem.query:
+        return None
+    trees = (_unsplit(problem, nuisance_first(problem, bits), max_entries) for bits in CLIQUE_BITS)
+    return next((tree for tree in trees if tree is not None), None)
+
+
+def split_tree(problem: Problem, bits: float, max_bytes: float = math.inf) -> SplitTree:
+    """Return the relaxation of nuisance-first elimination with tables of at most 2^bits entries if they can.
+
+    Raises TooLarge when all of it would take more than `max_bytes`.
+    """
+    return _split(problem, nuisance_first(problem), bits, max_bytes)
+
+
+def _split(problem: Problem, order: Sequence[int], bits: float, max_bytes: float = math.inf) -> SplitTree:
+    return SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits), max_bytes)
+
+
+def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:
+    entries = 0.0
+    for region in split(problem, order, lambda scope: True):
+        entries += math.exp(sum(math.log(problem.sizes[v]) for v in region.scope))
+        if entries > max_entries:
+            return None
+    return SplitTree.of(problem, order, lambda scope: True)

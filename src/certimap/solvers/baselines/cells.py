@@ -3,23 +3,255 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from importlib import import_module
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
-from certimap.core.domain import Label
-from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Label, Real
+from certimap.core.posterior import Capability, Facts, Posterior
+from certimap.core.rounding import ULP
+from certimap.core.search_boxes import Layout
+from certimap.errors import MissingDependency, SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
-from certimap.solvers.baselines.boxes import BoxMasses, grown_boxes
-from certimap.solvers.baselines.intervals import domain_of_cells, grid_edges, quantile_edges, real_positions
 from certimap.solvers.registry import make, resolve
+
+Floats = NDArray[np.float64]
+TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells extend to the domain's ends
+N_HALVINGS = 60
+N_DOUBLINGS = 1100  # bound on loops; from the smallest float to the largest takes 2,098
+N_DRAWS = 64  # to locate a variable; they are not evidence
+
+
+class Interval(NamedTuple):
+    """A side of a cell, in the units of its variable; neighbouring intervals share an end."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"[{self.low:.6g}, {self.high:.6g}]"
+
+
+def real_positions(domain: Domain) -> list[int]:
+    """Return the positions of the real variables."""
+    return [i for i, variable in enumerate(domain) if isinstance(variable, Real)]
+
+
+def quantile_edges(
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: np.random.Generator
+) -> list[Floats]:
+    """Cut each real variable into intervals of equal mass; one array per real variable."""
+    shares = np.arange(1, n_cells) / n_cells
+    inner = quantiles(posterior, shares, rng)
+    return [_joined(layout, i, row) for i, row in zip(real_positions(posterior.domain), inner, strict=True)]
+
+
+def grid_edges(
+    posterior: CircuitPosterior,
+    layout: Layout,
+    n_cells: int,
+    width: float | Mapping[str, float] | None,
+    rng: np.random.Generator,
+) -> list[Floats]:
+    """Cut each real variable into equal intervals between the `TAIL` quantiles, and two tails."""
+    domain = posterior.domain
+    ends = quantiles(posterior, np.array([TAIL, 1.0 - TAIL]), rng)
+    edges: list[Floats] = []
+    for i, (low, high) in zip(real_positions(domain), ends.tolist(), strict=True):
+        name = domain.names[i]
+        asked = width[name] if isinstance(width, Mapping) else width
+        n = n_cells if asked is None else max(1, math.ceil((high - low) / asked))
+        if n + 2 > MAX_STATES:
+            raise SolverError(
+                f"variable {name!r} would have {n:,} cells of width {asked:g}; expected a width above "
+                f"{(high - low) / (MAX_STATES - 2):.3g}"
+            )
+        step = (high - low) / n if asked is None else asked
+        edges.append(_joined(layout, i, low + step * np.arange(n + 1, dtype=np.float64)))
+    return edges
+
+
+def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
+    """Add the outer ends that the evidence allows; cuts of whole numbers fall between neighbours."""
+    low, high = layout.low[i], layout.high[i]
+    inner = np.floor(inner) + 0.5 if layout.is_whole[i] else inner
+    inside = inner[(inner > low) & (inner < high)]
+    return np.unique(np.concatenate([[low], inside, [high]]))
+
+
+def quantiles(posterior: CircuitPosterior, shares: Floats, rng: np.random.Generator) -> Floats:
+    """Return the quantiles of each real variable at the given shares, shape (n_real, n_shares)."""
+    domain = posterior.domain
+    places = real_positions(domain)
+    draws = np.asarray(posterior.sample(N_DRAWS, rng), np.float64)[:, places]
+    low, high = (np.repeat(x[:, None], len(shares), axis=1) for x in (draws.min(axis=0), draws.max(axis=0)))
+    step = np.maximum(high - low, np.spacing(np.abs(high)) + np.finfo(np.float64).tiny)
+    log_shares = np.log(shares)[None, :]
+    low, _ = _moved(posterior, places, low, -step, log_shares, upward=False)
+    high, _ = _moved(posterior, places, high, step, log_shares, upward=True)
+    for _ in range(N_HALVINGS):
+        middle = 0.5 * low + 0.5 * high
+        is_below = _log_below(posterior, places, middle) < log_shares
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return high
+
+
+def _moved(
+    posterior: CircuitPosterior,
+    places: Sequence[int],
+    at: Floats,
+    step: Floats,
+    log_shares: Floats,
+    *,
+    upward: bool,
+) -> tuple[Floats, Floats]:
+    """Move places outward, in doubling steps, until the mass below them is beyond the shares."""
+    for _ in range(N_DOUBLINGS):
+        below = _log_below(posterior, places, at)
+        short = below < log_shares if upward else below >= log_shares
+        if not np.any(short):
+            break
+        at = np.where(short, np.clip(at + step, -np.finfo(np.float64).max, np.finfo(np.float64).max), at)
+        step = np.where(short, 2.0 * step, step)
+    return at, step
+
+
+def _log_below(posterior: CircuitPosterior, places: Sequence[int], at: Floats) -> Floats:
+    """Return ln of each variable's mass below its places, in the shape of `at`."""
+    boxes = Boxes.full(posterior.domain, at.size)
+    assert boxes.high is not None
+    columns = np.repeat(places, at.shape[1])
+    rows = np.arange(at.size)
+    boxes.high[rows, columns] = np.clip(
+        at.ravel(), boxes.low[rows, columns] if boxes.low is not None else None, boxes.high[rows, columns]
+    )
+    return posterior.log_mass(boxes).reshape(at.shape)
+
+
+def domain_of_cells(domain: Domain, edges: Sequence[Floats]) -> tuple[Domain, list[Floats | None]]:
+    """Return the domain with intervals as states of real variables, and the edges by variable."""
+    found: list[Floats | None] = [None] * len(domain)
+    variables = list(domain.variables)
+    for i, ends in zip(real_positions(domain), edges, strict=True):
+        pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        variables[i] = Categorical(domain.names[i], tuple(Interval(*pair) for pair in pairs))
+        found[i] = ends
+    return Domain(variables), found
+
+
+MIN_ROWS = 4  # draws in a leaf of a tree
+
+
+class BoxMasses:
+    """The distribution of the boxes of a partition: one categorical variable, `cell`, with a state per box.
+
+    Parameters
+    ----------
+    posterior
+        The posterior over the variables of the boxes.
+    boxes
+        Boxes that are disjoint except for borders and cover the whole space.
+    """
+
+    def __init__(self, posterior: CircuitPosterior, boxes: Boxes) -> None:
+        self.boxes = boxes
+        self.log_masses = posterior.log_mass(boxes)
+        self.domain = Domain([Categorical("cell", tuple(range(len(boxes))))])
+        known = posterior.facts
+        self.facts = Facts.of(
+            self.domain, log_evidence=known.log_evidence, work=1.0, log_slack=known.log_slack + 4.0 * ULP
+        )
+
+    def log_prob(self, points: Points) -> Floats:
+        """Return ln of the masses of boxes, shape (batch,)."""
+        return self.log_masses[points[:, 0].astype(np.int64)]
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n boxes in proportion to mass, shape (n, 1)."""
+        masses = np.exp(self.log_masses)
+        return rng.choice(len(masses), size=(n, 1), p=masses / masses.sum()).astype(self.domain.point_dtype)
+
+    def decode(self, cell: int) -> dict[str, Label]:
+        """Return a box as intervals and states; several states of one variable are a tuple."""
+        boxes, domain = self.boxes, self.boxes.domain
+        found: dict[str, Label] = {}
+        for i, variable in enumerate(domain):
+            if isinstance(variable, Categorical):
+                kept = boxes.mask[cell, domain.offsets[i] : domain.offsets[i + 1]]
+                labels = tuple(label for label, is_in in zip(variable.states, kept, strict=True) if is_in)
+                found[variable.name] = labels[0] if len(labels) == 1 else labels
+            elif boxes.low is not None and boxes.high is not None:
+                found[variable.name] = Interval(float(boxes.low[cell, i]), float(boxes.high[cell, i]))
+        return found
+
+
+def grown_boxes(
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator
+) -> Boxes:
+    """Partition the space by a regression tree that predicts ln of the density at draws.
+
+    Cells are therefore small where the density changes, and large where it does not.
+
+    Raises MissingDependency without scikit-learn.
+    """
+    try:
+        trees: Any = import_module("sklearn.tree")
+    except ImportError:
+        raise MissingDependency(
+            "a partition by a decision tree needs scikit-learn: pip install 'certimap[learn]'"
+        ) from None
+    domain = posterior.domain
+    points = posterior.sample(n_draws, rng)
+    columns, features = _features(domain, points)
+    grown = trees.DecisionTreeRegressor(
+        max_leaf_nodes=max(2, min(n_cells, MAX_STATES)),
+        min_samples_leaf=MIN_ROWS,
+        random_state=int(rng.integers(2**31)),
+    )
+    grown.fit(columns, posterior.log_prob(points))
+    return _leaves(layout, grown.tree_, features)
+
+
+def _features(domain: Domain, points: Points) -> tuple[Floats, list[tuple[int, int]]]:
+    """Return one column per real variable and per state, and the (variable, state) of each; state -1 if real."""
+    features = [(i, state) for i, n in enumerate(domain.n_states.tolist()) for state in (range(n) if n else (-1,))]
+    columns = [points[:, i] if state < 0 else points[:, i] == state for i, state in features]
+    return np.stack(columns, axis=1).astype(np.float64), features
+
+
+def _leaves(layout: Layout, tree: Any, features: list[tuple[int, int]]) -> Boxes:
+    """Return the boxes of a tree's leaves."""
+    domain, is_whole = layout.domain, layout.is_whole
+    found: list[Boxes] = []
+    below = [(0, layout.public(layout.allowed()))]
+    while below:
+        node, box = below.pop()
+        left, right = int(tree.children_left[node]), int(tree.children_right[node])
+        if left < 0:
+            found.append(box)
+            continue
+        variable, state = features[int(tree.feature[node])]
+        sides = Boxes.concatenate([box, box])
+        if state >= 0:
+            column = int(domain.offsets[variable]) + state
+            sides.mask[0, column] = False
+            sides.mask[1, domain.offsets[variable] : domain.offsets[variable + 1]] = False
+            sides.mask[1, column] = True
+        elif sides.low is not None and sides.high is not None:
+            place = float(tree.threshold[node])
+            place = np.floor(place) + 0.5 if is_whole[variable] else place
+            place = float(np.clip(place, sides.low[0, variable], sides.high[0, variable]))
+            sides.high[0, variable] = sides.low[1, variable] = place
+        below += [(left, sides[np.array([0])]), (right, sides[np.array([1])])]
+    return Boxes.concatenate(found)
 
 
 @dataclass

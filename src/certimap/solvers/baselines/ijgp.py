@@ -19,7 +19,7 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.and_or_solver import check_settings
+from certimap.solvers.networks.aobb import check_settings
 from certimap.solvers.networks.relaxed import point_of
 
 Floats = NDArray[np.float64]

@@ -13,8 +13,7 @@ from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 
 Floats = NDArray[np.float64]

@@ -33,8 +33,7 @@ from certimap.networks.problem import FLOOR, HARD, Problem, States, restrict
 from certimap.networks.simplify import impossible
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks import toulbar2
-from certimap.solvers.networks.context import Context
-from certimap.solvers.networks.parts import Reduction
+from certimap.solvers.networks.parts import Context, Reduction
 
 LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
 MANY_VARIABLES = 2_000  # moves of single ones take long to settle them

@@ -6,29 +6,111 @@ A component goes through phases: dual ascent, then a reduced problem, search, or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import TimeUp
+from certimap.core.control import Control, TimeUp
 from certimap.networks.best_first import BestFirstSearch, copy_of
-from certimap.networks.climbing import STALLED, climb
-from certimap.networks.costs import Costs, DualState
+from certimap.networks.costs import STALLED, Costs, DualState, climb, sweep
 from certimap.networks.cuts import cut
 from certimap.networks.elimination import Elimination
-from certimap.networks.elimination_plan import plan
+from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.orders import HOPELESS, best_order, min_fill
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
 from certimap.solvers.networks import root_bound
-from certimap.solvers.networks.context import Context
-from certimap.solvers.networks.incumbents import ascended, incumbent_of, level_of, take_incumbent
 from certimap.solvers.networks.root_bound import RootBound
+
+ENTRIES_PER_SECOND = 2.0**27  # that elimination gets through on one core, at least
+AFFORDABLE = 10.0  # seconds of an elimination that begins soon
+TIME_SHARE = 0.5  # of the time left, that it may take
+SHARE_SEARCHED = 0.1  # of its work, that a search gets before it
+
+
+@dataclass
+class Context:
+    """Settings and limits that all parts share, and what they have used."""
+
+    control: Control
+    workers: int
+    quick_entries: float  # eliminate straight away what takes at most so many table entries
+    max_entries: float  # never eliminate what takes more
+    max_bytes: int  # memory for a search or an elimination
+    top_k: int  # how many best assignments are wanted; above 1 every assignment above `threshold` is reported
+    seed: int  # of the local search
+    margin: int = 0  # units within which the value of a component is good enough
+    threshold: int = HARD  # with `top_k` above 1: units at or below which nothing is of interest
+    # n_nodes, work: search nodes and table entries visited so far
+    n_nodes: int = 0
+    work: int = 0
+    _n_keys: int = 0
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether every good assignment is wanted, not only a best one."""
+        return self.top_k > 1
+
+    def next_key(self) -> np.uint64:
+        """Return the key of the next stream of random numbers."""
+        self._n_keys += 1
+        return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
+
+    def share_searched(self, elimination: EliminationPlan) -> float:
+        """Return how long a search may go on before an elimination, as a share of what that takes.
+
+        Where the time left is far more than the elimination needs, most searches as long as it are best cut short.
+        """
+        seconds = elimination.n_entries / ENTRIES_PER_SECOND
+        is_affordable = seconds <= min(AFFORDABLE, TIME_SHARE * self.control.seconds_left)
+        return SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
+
+    def fits(self, elimination: EliminationPlan) -> bool:
+        """Whether an elimination keeps to the limits."""
+        n_bytes = max(elimination.n_bytes, elimination.n_bytes_kept) if self.lists_all else elimination.n_bytes
+        return elimination.n_entries <= self.max_entries and n_bytes <= self.max_bytes
+
+
+Ints = NDArray[np.int64]
+
+
+def level_of(component: Component, context: Context) -> int:
+    """Return the units at or below which nothing matters."""
+    return context.threshold if context.lists_all else max(HARD, component.value + context.margin)
+
+
+def incumbent_of(component: Component, costs: Costs, context: Context) -> Ints:
+    """Return the best assignment as the kernels keep it: value less constant, then states.
+
+    None, where all good assignments are wanted: nothing may be cut for not being better than the best.
+    """
+    incumbent = np.zeros(len(costs.variables) + 1, np.int64)
+    incumbent[0] = HARD
+    if component.value > FLOOR and not context.lists_all:
+        incumbent[0] = component.value - costs.constant
+        incumbent[1:] = [component.states[v] for v in costs.variables]
+    return incumbent
+
+
+def take_incumbent(component: Component, costs: Costs, incumbent: Ints) -> None:
+    """Hand what the kernels have found to the component."""
+    if incumbent[0] > FLOOR and incumbent[0] + costs.constant > component.value:
+        component.offer({v: int(s) for v, s in zip(costs.variables, incumbent[1:], strict=True)})
+
+
+def ascended(costs: Costs, dual: DualState, incumbent: Ints, context: Context, n_sweeps: int) -> bool:
+    """Sweep, and count the work; return False where nothing can matter."""
+    threshold = context.threshold - costs.constant if context.lists_all else None
+    before = int(dual.n_touched[0])
+    matters = sweep(costs, dual, incumbent, n_sweeps, threshold)
+    context.work += int(dual.n_touched[0]) - before
+    return matters
+
 
 States = dict[int, int]
 
-Ints = NDArray[np.int64]
 
 PIECE = 20_000_000  # table entries visited in one piece of work
 ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one

@@ -16,8 +16,7 @@ from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of

@@ -1,0 +1,144 @@
+"""Heuristics that decode points from the structure of a posterior: independent modes, max-product, beams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from certimap.certify.ledger import Ledger
+from certimap.certify.sources import own_source
+from certimap.circuits.guess import GuessedCircuit
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior
+from certimap.errors import SolverError
+from certimap.solvers.base import Family, Solver
+from certimap.solvers.guess import OnePoint, OneStepState
+
+
+@dataclass(frozen=True)
+class Independent(OnePoint):
+    """Each query variable takes the mode of its marginal posterior.
+
+    Two passes over the circuit, whatever the size of the query; dependence is ignored. A real variable takes the
+    mean of a component, the one with the largest marginal density.
+    """
+
+    name: ClassVar[str] = "independent"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes | Masses,)
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        if posterior.domain.is_discrete or isinstance(posterior, Decodes):
+            return None
+        return (
+            f"solver {self.name!r} needs the posterior to have modes() where a variable is real, and a "
+            f"{type(posterior).__name__} has not; use solver='pac'"
+        )
+
+    def point(self, posterior: Decodes | Masses) -> Points:
+        return posterior.modes() if isinstance(posterior, Decodes) else modes_of(posterior)
+
+
+def modes_of(posterior: Masses) -> Points:
+    """Return the marginal modes of the variables, shape (1, n); ties take the first state."""
+    domain = posterior.domain
+    log_mass = posterior.log_mass_each(Boxes.full(domain))[0]
+    point = [np.argmax(own) for own in np.split(log_mass, domain.offsets[1:-1])]
+    return np.array(point, domain.point_dtype)[None, :]
+
+
+MAXIMA = own_source("max_product")
+
+
+@dataclass(frozen=True)
+class MaxProduct(OnePoint):
+    """Decodes the most probable path through the circuit instead of the most probable assignment.
+
+    Every sum is replaced by the maximum of its weighted children (after summing out nuisance variables); then the
+    choices are followed from the root down. It is exact if each sum decides a query variable; otherwise it
+    considers one component of a mixture at a time. Cost: one visit per edge.
+
+    The value of the path is an upper bound only if no assignment reaches two children of a sum. The reported bound
+    is therefore the bound of the whole space, rounded up: maxima at sums that decide a query variable, sums
+    elsewhere. If every sum decides one, it equals the value of the path.
+    """
+
+    name: ClassVar[str] = "max_product"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
+
+    def point(self, posterior: Decodes) -> Points:
+        return posterior.max_product()
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        done = super().step(state, ledger)
+        posterior = state.posterior
+        if isinstance(posterior, Bounds):
+            ledger.upper_bound(float(posterior.log_bound(Boxes.full(posterior.domain))[0]), MAXIMA)
+        return done
+
+
+@dataclass(frozen=True)
+class PaperMaxProduct(OnePoint):
+    """Max-product as published: on the original circuit, with sums over nuisance variables maximised too.
+
+    `max_product` runs on the conditioned circuit, in which sums over nuisance variables are added up, and nested
+    sums and sums over one variable are merged, so that it replaces fewer sums by maxima.
+    """
+
+    name: ClassVar[str] = "paper_max_product"
+    needs: ClassVar[tuple[Capability, ...]] = (GuessedCircuit,)
+
+    def point(self, posterior: GuessedCircuit) -> Points:
+        return posterior.most_probable_path()
+
+
+@dataclass(frozen=True)
+class ArgmaxProduct(OnePoint):
+    """Keeps at every node the best of its children's assignments, scored by the node's own value.
+
+    Never worse than max-product in a circuit with one sum; elsewhere usually better, at a higher cost: see
+    `certimap.circuits.kernels.decode.argmax_upward`.
+    """
+
+    name: ClassVar[str] = "argmax_product"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
+
+    def point(self, posterior: Decodes) -> Points:
+        return posterior.argmax_product()
+
+
+@dataclass(frozen=True)
+class BeamSearch(Solver):
+    """Argmax-product with several assignments per node; all assignments of the root are scored exactly.
+
+    Once the time is up, the remaining sums score assignments by their largest term alone.
+
+    Parameters
+    ----------
+    width
+        Assignments per node; 1 is argmax-product.
+    """
+
+    width: int = 8
+
+    name: ClassVar[str] = "beam"
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise SolverError(f"width={self.width!r}; expected at least 1")
+
+    def init(
+        self, posterior: Decodes, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> OneStepState:
+        self.refuse_boxes(boxes)
+        return OneStepState(posterior)
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        control = ledger.control
+        ledger.candidates(state.posterior.beam(self.width, lambda: control.should_stop))
+        return replace(state, done=True)

@@ -1,0 +1,210 @@
+"""Local search: changes of one variable, hill climbing, and annealed Gibbs sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.posterior import Draws, Masses, Posterior
+from certimap.errors import SolverError
+from certimap.solvers.base import Effort, Family, Solver
+
+
+def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.float64]:
+    """Return ln p of each point with variable i set to state a, shape (batch, total_states).
+
+    Two passes per point if the posterior knows masses, else one evaluation per state.
+    """
+    domain = posterior.domain
+    if isinstance(posterior, Masses):
+        return posterior.log_mass_each(Boxes.of_points(domain, points))
+    variables = np.repeat(np.arange(len(domain)), domain.n_states)
+    states = np.arange(domain.total_states) - domain.offsets[variables]
+    rows = np.repeat(points, domain.total_states, axis=0)
+    rows[np.arange(len(rows)), np.tile(variables, len(points))] = np.tile(states, len(points))
+    return posterior.log_prob(rows).reshape(len(points), -1)
+
+
+def first_points(posterior: Posterior, n: int, rng: np.random.Generator) -> Points:
+    """Return starting points, shape (n, n_variables): draws if there is a sampler, else uniform points."""
+    if isinstance(posterior, Draws):
+        return posterior.sample(n, rng)
+    domain = posterior.domain
+    return rng.integers(0, domain.n_states, (n, len(domain))).astype(domain.point_dtype)
+
+
+TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cycle
+
+
+@dataclass(frozen=True)
+class ClimbState:
+    """Climbs in progress: the points that still rise, and the number of starts left."""
+
+    posterior: Posterior
+    rng: np.random.Generator
+    points: Points
+    n_left: int
+    n_steps: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class HillClimb(Solver):
+    """From several starts, repeats the one-variable change that raises the probability most, until none does.
+
+    Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
+    categorical variables. A step costs two passes per point if masses are known, else one evaluation per state.
+
+    Parameters
+    ----------
+    restarts
+        The number of starts.
+    batch
+        The number of simultaneous climbs.
+    """
+
+    restarts: int = 32
+    batch: int = 32
+
+    name: ClassVar[str] = "hill_climb"
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.restarts, self.batch) < 1:
+            raise SolverError(f"restarts={self.restarts!r}, batch={self.batch!r}; expected at least 1 of each")
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        if posterior.domain.is_discrete:
+            return None
+        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
+
+    def effort(self, state: ClimbState) -> Effort:
+        return Effort(work=state.n_steps)
+
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> ClimbState:
+        self.refuse_boxes(boxes)
+        nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
+        return ClimbState(posterior, rng, nothing, self.restarts)
+
+    def step(self, state: ClimbState, ledger: Ledger) -> ClimbState:
+        points, n_left = state.points, state.n_left
+        if not len(points):
+            n = min(self.batch, n_left)
+            points, n_left = first_points(state.posterior, n, state.rng), n_left - n
+            ledger.candidates(points)
+        points = _risen(state.posterior, points)
+        if len(points):
+            ledger.candidates(points)
+        return replace(
+            state, points=points, n_left=n_left, n_steps=state.n_steps + 1, done=not len(points) and n_left == 0
+        )
+
+
+def _risen(posterior: Posterior, points: Points) -> Points:
+    """Return each point after its best change; points that no change improves are left out."""
+    domain = posterior.domain
+    log_probs = log_probs_of_neighbours(posterior, points)
+    rows = np.arange(len(points))
+    now = log_probs[rows, domain.offsets[0] + points[:, 0].astype(np.int64)]
+    best = np.argmax(log_probs, axis=1)
+    rises = log_probs[rows, best] > now + TOO_LITTLE * (1.0 + np.abs(np.where(np.isfinite(now), now, 0.0)))
+    variable = np.repeat(np.arange(len(domain)), domain.n_states)[best]
+    changed = points.copy()
+    changed[rows, variable] = best - domain.offsets[variable]
+    return np.unique(changed[rises], axis=0)
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Chains: their current points, and the number of sweeps done."""
+
+    posterior: Posterior
+    rng: np.random.Generator
+    points: Points
+    n_sweeps: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class AnnealedGibbs(Solver):
+    """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
+
+    Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
+    categorical variables; a sweep costs one evaluation per chain and state of each variable.
+
+    Parameters
+    ----------
+    chains
+        The number of chains, started from draws (uniform points without a sampler).
+    sweeps
+        The number of times that each variable of a chain is redrawn.
+    hot, cold
+        Temperatures of the first and the last sweep; between them it falls by a constant factor.
+    """
+
+    chains: int = 32
+    sweeps: int = 20
+    hot: float = 1.0
+    cold: float = 0.05
+
+    name: ClassVar[str] = "mcmc"
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.chains, self.sweeps) < 1:
+            raise SolverError(f"chains={self.chains!r}, sweeps={self.sweeps!r}; expected at least 1 of each")
+        if not 0.0 < self.cold <= self.hot < np.inf:
+            raise SolverError(f"hot={self.hot!r}, cold={self.cold!r}; expected 0 < cold <= hot")
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        if posterior.domain.is_discrete:
+            return None
+        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
+
+    def effort(self, state: ChainState) -> Effort:
+        return Effort(work=state.n_sweeps)
+
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> ChainState:
+        self.refuse_boxes(boxes)
+        return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
+
+    def step(self, state: ChainState, ledger: Ledger) -> ChainState:
+        if state.n_sweeps == 0:
+            ledger.candidates(state.points)
+        progress = state.n_sweeps / max(self.sweeps - 1, 1)
+        temperature = self.hot * (self.cold / self.hot) ** progress
+        points = state.points.copy()
+        for variable in state.rng.permutation(len(state.posterior.domain)).tolist():
+            _redraw(state.posterior, points, variable, temperature, state.rng)
+            if ledger.control.should_stop:
+                break
+        ledger.candidates(points)
+        n_sweeps = state.n_sweeps + 1
+        return replace(state, points=points, n_sweeps=n_sweeps, done=n_sweeps >= self.sweeps)
+
+
+def _redraw(
+    posterior: Posterior, points: Points, variable: int, temperature: float, rng: np.random.Generator
+) -> None:
+    """Redraw one variable of every chain, in place; if all states have probability 0, its state stays."""
+    k = int(posterior.domain.n_states[variable])
+    rows = np.repeat(points, k, axis=0)
+    rows[:, variable] = np.tile(np.arange(k), len(points))
+    log_probs = posterior.log_prob(rows).reshape(len(points), k) / temperature
+    largest = log_probs.max(axis=1, keepdims=True)
+    possible = largest[:, 0] > -np.inf
+    shares = np.cumsum(np.exp(log_probs[possible] - largest[possible]), axis=1)
+    thresholds = rng.random(len(points))[possible] * shares[:, -1]
+    points[possible, variable] = np.minimum(np.sum(thresholds[:, None] >= shares, axis=1), k - 1)
