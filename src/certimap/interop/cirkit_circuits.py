@@ -25,8 +25,7 @@ from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_valu
 
 _LAYERS = (
     "expected sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding "
-    "and "
-    "Gaussian ones"
+    "and Gaussian ones"
 )
 
 
@@ -142,8 +141,7 @@ def _nonnegative(layer: Any, name: str) -> Floats:
     if not (np.all(np.isfinite(values)) and np.all(values >= 0.0)):
         raise ModelError(
             f"a {kind_of(layer)} has a negative {name} or one that is no number; expected circuits with "
-            "parameters "
-            "that are not negative (softmax weights, for instance)"
+            "parameters that are not negative (softmax weights, for instance)"
         )
     return values
 

@@ -112,8 +112,7 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
         )
     raise ModelError(
         f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; expected all Categorical, or all "
-        "Normal "
-        "with diagonal or spherical covariances"
+        "Normal with diagonal or spherical covariances"
     )
 
 

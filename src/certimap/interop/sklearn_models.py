@@ -26,8 +26,7 @@ _REASONS = {
     "ComplementNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
     "BernoulliNB is one",
     "BayesianGaussianMixture": "what it scores is a bound and no density; expected a GaussianMixture with its "
-    "means, "
-    "covariances and weights",
+    "means, covariances and weights",
 }
 
 

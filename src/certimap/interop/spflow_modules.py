@@ -84,8 +84,7 @@ class _Reader:
             if reader is None or library_of(module) != "spflow":
                 raise ModelError(
                     f"a module of spflow is a {kind_of(module)}, which cannot be read; expected sums, products, "
-                    "splits and "
-                    f"leaves of the kinds {_LEAVES}"
+                    f"splits and leaves of the kinds {_LEAVES}"
                 )
             self._known[key] = reader(module)
         return self._known[key]

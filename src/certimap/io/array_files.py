@@ -59,11 +59,8 @@ def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
 def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file, read-only; arrays of large files are mapped, not copied.
 
-    Raises
-    ------
-    ParseError
-        For damage, found by checksums and by checks of every size before allocation, and for arrays that hold
-        anything but numbers and text.
+    ParseError for damage, found by checksums and by checks of every size before allocation, and for arrays of
+    anything but numbers and text.
     """
     data = _content(path)
     limit = max(FREE_BYTES, MAX_RATIO * len(data))

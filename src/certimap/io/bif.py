@@ -42,20 +42,7 @@ class _Table:
 
 
 def read_bif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, a duplicate variable, a missing or duplicate row, a
-        wrong number of entries, an entry that is negative or NaN, a nonzero row that does not add to 1 within
-        1e-3, a directed cycle.
-
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-9: they are renormalised.
-    """
+    """Read a Bayesian network; ParseError with file and line, and one warning where rows are renormalised."""
     return _Reader(path, read_text(path, encoding)).network()
 
 

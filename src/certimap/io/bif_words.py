@@ -98,16 +98,8 @@ def _restored(item: str, quoted: list[str], mark: str) -> str:
 def known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> list[tuple[tuple[int, ...], int]]:
     """Return up to two ways to read `( LABELS )` at a position as one state per parent.
 
-    Parameters
-    ----------
-    text, at
-        The text and the position of the opening parenthesis.
-    parents
-        The position of each state by its name, for each parent.
-
-    Returns
-    -------
-    Pairs of the states' positions and the end of the closing parenthesis.
+    `parents` has the position of each state by its name, for each parent. Each way is the positions of the states
+    and the end of the closing parenthesis.
     """
     found: list[tuple[tuple[int, ...], int]] = []
     waiting: list[tuple[tuple[int, ...], int]] = [((), _after_blanks(text, at + 1))]

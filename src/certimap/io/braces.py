@@ -156,6 +156,11 @@ class Braces:
             raise self.fail(f"{key} of {cut(block.head)} is given twice; expected once", found[1].at)
         return found[0] if found else None
 
+    def value(self, block: BraceBlock, key: str, default: str = "") -> str:
+        """Return the value of the one entry of a key, or a default."""
+        entry = self.entry(block, key)
+        return default if entry is None else entry.value
+
     def numbers(self, entry: BraceEntry, what: str) -> Numbers:
         """Read a list of numbers, ignoring parentheses."""
         if "_" not in entry.value:

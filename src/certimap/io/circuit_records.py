@@ -1,22 +1,23 @@
-"""Shared reader of circuits in JSON: checked fields, the order of nodes, variables and leaves."""
+"""Shared parts of the readers of circuits: values from files, the order of nodes, variables by number, leaves."""
 
 from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.untyped import is_list
 from certimap.errors import ParseError
-from certimap.io.files import AnyPath, cut
+from certimap.io.files import cut
 
 Record = Mapping[str, Any]
-Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
+LeafValues = Sequence[float] | NDArray[np.float64] | tuple[float, float]  # log weights of states, or mean and sd
 FREE_VARIABLES = 20_000  # limit on variables beyond one per node
 MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 
@@ -25,154 +26,66 @@ def is_record(value: Any) -> TypeGuard[Record]:
     return isinstance(value, dict)
 
 
-@dataclass
-class JsonNode:
-    """One node in either format: its kind, its record and its children by id."""
-
-    kind: str
-    record: Record
-    children: list[int] = field(default_factory=list[int])
+def items(value: Any) -> list[Any]:
+    """Return the value if it is a list, else an empty list."""
+    return value if is_list(value) else []
 
 
-class JsonCircuit:
-    """Base reader of both formats: checked fields, the order of nodes, and leaves."""
+def shown(value: Any) -> str:
+    """Show a value from a file, shortened."""
+    return cut(value) if isinstance(value, str) else reprlib.repr(value)  # values may be deeply nested
 
-    def __init__(self, path: AnyPath, data: Record) -> None:
-        self.path = path
-        self.data = data
-        self.nodes: dict[int, JsonNode] = {}
-        self.root = 0
 
-    def fail(self, message: str) -> ParseError:
-        return ParseError(message, self.path)
-
-    def integer(self, value: Any, what: str) -> int:
-        if type(value) is not int or not 0 <= value < 2**31:
-            raise self.fail(f"{shown(value)} is {what}; expected an integer of at least 0")
-        return value
-
-    def number(self, value: Any, what: str) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
-            raise self.fail(f"{shown(value)} is {what}; expected a finite number")
-        return float(value)
-
-    def numbers(self, value: Any, what: str) -> list[float]:
-        if not isinstance(value, list):
-            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is expected")
-        return [self.number(item, what) for item in items(value)]
-
-    def probabilities(self, value: Any, what: str) -> list[float]:
-        """Return natural logs of a list of nonnegative numbers."""
-        found = self.numbers(value, what)
-        if any(x < 0.0 for x in found):
-            raise self.fail(f"{min(found)} is {what}; expected numbers that are not negative")
-        return [math.log(x) if x > 0.0 else -math.inf for x in found]
-
-    def field(self, record: Record, key: str, node: int) -> Any:
-        if key not in record:
-            raise self.fail(f"node {node} has no {key!r}; one is needed")
-        return record[key]
-
-    def variable(self, record: Record, node: int) -> int:
-        """Return the one variable of a leaf."""
-        scope = self.field(record, "scope", node)
-        members = items(scope) if is_list(scope) else [scope]
-        if len(members) != 1:
-            raise self.fail(f"node {node} has a scope of {len(members)} variables; expected a leaf of one")
-        return self.integer(members[0], f"a variable of node {node}")
-
-    def order(self) -> list[int]:
-        """Return the nodes below the root, children before parents; reject cycles."""
-        found: list[int] = []
-        state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
-        waiting = [self.root]
-        while waiting:
-            node = waiting[-1]
-            if node not in self.nodes:
-                raise self.fail(f"node {node} is named and not defined")
-            if state.get(node) == 2:
-                waiting.pop()
-            elif state.get(node) == 1:
+def children_first(
+    root: int, children: Callable[[int], Iterable[int]], cycle: Callable[[int, int], ParseError]
+) -> list[int]:
+    """Return the nodes below a root, children before parents; raise `cycle(parent, child)` at a cycle."""
+    found: list[int] = []
+    state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
+    waiting = [root]
+    while waiting:
+        node = waiting[-1]
+        known = state.get(node)
+        if known is not None:
+            if known == 1:
                 state[node] = 2
-                found.append(waiting.pop())
-            else:
-                state[node] = 1
-                for child in self.nodes[node].children:
-                    if state.get(child) == 1:
-                        raise self.fail(f"the edges form a cycle through node {child}")
-                    if child not in state:
-                        waiting.append(child)
-        return found
+                found.append(node)
+            waiting.pop()
+            continue
+        below = list(children(node))
+        state[node] = 1
+        for child in below:
+            if state.get(child) == 1:
+                raise cycle(node, child)
+            if child not in state:
+                waiting.append(child)
+    return found
 
-    def domain(self, sizes: Mapping[int, int], n_entries: int) -> Domain:
-        """Return variables 0 to the largest; without a size they are binary, size 0 is real."""
-        largest = max(sizes, default=-1)
-        if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
-            raise self.fail(
-                f"has the variable {largest:,} in {len(self.nodes):,} nodes; expected at least one, and none "
-                "beyond "
-                f"{FREE_VARIABLES:,} more than nodes"
-            )
-        if n_entries > MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
-            raise self.fail(
-                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; expected "
-                "at "
-                f"most {MAX_ENTRIES:,} and {MAX_STATES:,}"
-            )
-        variables: list[Variable] = []
-        for v in range(largest + 1):
-            size = sizes.get(v, 2)
-            variables.append(Categorical(str(v), tuple(range(size))) if size else Real(str(v)))
-        return Domain(variables)
 
-    def leaf(self, node: int) -> Leaf:
-        """Return the variable of a leaf, and log weights of its states (a list) or mean and sd (a pair)."""
-        raise NotImplementedError
+def numbered(sizes: Mapping[int, int], numbers: Iterable[int], boolean: Collection[int] = ()) -> Domain:
+    """Return variables named by numbers: binary without a size, real for size 0; `boolean` ones False and True."""
+    variables: list[Variable] = []
+    for v in numbers:
+        size = sizes.get(v, 2)
+        states = (False, True) if v in boolean else tuple(range(size))
+        variables.append(Categorical(str(v), states) if size else Real(str(v)))
+    return Domain(variables)
 
-    def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
-        """Add a sum or product."""
-        raise NotImplementedError
 
-    def special(self, builder: CircuitBuilder, node: int) -> int:
-        """Add a leaf over several variables."""
-        raise NotImplementedError
+def joined_size(sizes: dict[int, int], variable: int, size: int) -> bool:
+    """Raise a variable's number of states to `size`; False if it is discrete here and real elsewhere."""
+    if (sizes.get(variable, size) == 0) != (size == 0):
+        return False
+    sizes[variable] = max(sizes.get(variable, 0), size)
+    return True
 
-    def special_scope(self, node: int) -> list[int] | None:
-        """Return the binary variables of a leaf over several, or None for any other node."""
-        return None
 
-    def is_leaf(self, node: int) -> bool:
-        raise NotImplementedError
-
-    def circuit(self) -> Circuit:
-        order = self.order()
-        sizes: dict[int, int] = {}
-        leaves: dict[int, Leaf] = {}
-        for node in order:
-            scope = self.special_scope(node)
-            needs = [(v, 2) for v in scope or ()]
-            if scope is None and self.is_leaf(node):
-                variable, values = leaves[node] = self.leaf(node)
-                needs = [(variable, len(values) if isinstance(values, list) else 0)]
-            for variable, size in needs:
-                if variable in sizes and (sizes[variable] == 0) != (size == 0):
-                    raise self.fail(f"variable {variable} is real and discrete; expected one or the other")
-                sizes[variable] = max(sizes.get(variable, 0), size)
-        builder = CircuitBuilder(self.domain(sizes, sum(sizes[v] for v, _ in leaves.values())))
-        ids: dict[int, int] = {}
-        for node in order:
-            if node not in leaves:
-                scope = self.special_scope(node)
-                ids[node] = self.inner(builder, node, ids) if scope is None else self.special(builder, node)
-                continue
-            variable, values = leaves[node]
-            if isinstance(values, tuple):
-                ids[node] = builder.gaussian(variable, *values)
-            else:
-                ids[node] = builder.categorical(
-                    variable, log_weights=[*values, *[-math.inf] * (sizes[variable] - len(values))]
-                )
-        return over_own_variables(builder.build(normalised=False))
+def add_leaf(builder: CircuitBuilder, variable: int, values: LeafValues) -> int:
+    """Add a Gaussian (a pair: mean and sd), or log weights of the first states; others are impossible."""
+    if isinstance(values, tuple):
+        return builder.gaussian(variable, *values)
+    size = int(builder.domain.n_states[variable])
+    return builder.categorical(variable, log_weights=[*values, *[-math.inf] * (size - len(values))])
 
 
 def over_own_variables(circuit: Circuit) -> Circuit:
@@ -204,25 +117,3 @@ def over_own_variables(circuit: Circuit) -> Circuit:
         np.concatenate([[0], np.cumsum(np.diff(circuit.param_ptr)[reached])]).astype(np.int64),
         circuit.params[on_params],
     )
-
-
-def _as_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Whether a value is a list."""
-    return isinstance(value, list)
-
-
-def items(value: Any) -> list[Any]:
-    """Return the value if it is a list, else an empty list."""
-    return value if is_list(value) else []
-
-
-def shown(value: Any) -> str:
-    """Show a value from a file, shortened."""
-    return cut(value) if isinstance(value, str) else reprlib.repr(value)  # values may be deeply nested

@@ -131,22 +131,16 @@ class Declared:
     ) -> None:
         """Give a variable a noisy-max table; its first state is the strongest, its last means no cause.
 
-        Parameters
-        ----------
-        rows
-            Flat P(state of the variable) for each parent and each of its states, from the strongest; then
-            for the leak.
-        order
-            For each parent, its states from the strongest; None if they already have this order.
+        `rows` is flat: P(state of the variable) for each parent and each of its states, from the strongest; then
+        for the leak. `order` has, for each parent, its states from the strongest; None if they have this order.
         """
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = [v.n_states for v in above]
             if len(rows) != child.n_states * (sum(sizes) + 1):
                 raise self.fail(
-                    f"the noisy node {cut(name)} has {len(rows):,} parameters; expected {child.n_states} for each "
-                    "of the "
-                    f"{sum(sizes)} states of its parents and the leak",
+                    f"the noisy node {cut(name)} has {len(rows):,} parameters; expected {child.n_states} for "
+                    f"each of the {sum(sizes)} states of its parents and the leak",
                     line,
                 )
             places = self._strengths(name, sizes, order, line)
@@ -177,8 +171,7 @@ class Declared:
         if len(order) != starts[-1] or not all(is_order):
             raise self.fail(
                 f"the strengths of the noisy node {cut(name)} are no order of its parents' states; expected the "
-                "numbers of "
-                "each parent's states, each once",
+                "numbers of each parent's states, each once",
                 line,
             )
         return found
@@ -213,13 +206,10 @@ class Declared:
         self._nodes[name] = _Node(tuple(parents), line, pieces)
 
     def network(self) -> BayesianNetwork:
-        """Return the network.
+        """Return the network; warn once when rows add to 1 within 1e-3 but not within 1e-6: they are rescaled.
 
-        Raises
-        ------
-        ParseError
-            For a table of or over an unknown variable, a variable without a table, a table of the wrong size, a
-            row that adds to neither 1 nor 0, a directed cycle.
+        Raises ParseError for an unknown variable, a variable without a table, a table of the wrong size, a row
+        that adds to neither 1 nor 0, and a directed cycle.
         """
         if not self.variables:
             raise self.fail("declares no variable; at least one is needed")

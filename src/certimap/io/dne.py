@@ -1,17 +1,22 @@
-"""Netica's `.dne` (DNET): discrete chance and deterministic nodes.
+"""Netica's `.dne` (DNET), and GeNIe's `.dsl` of the 1990s: two formats that differ in words.
 
     bnet NAME {
       node A { kind = NATURE; discrete = TRUE; states = (yes, no); parents = (); probs = (.1, .9); };
       node B { chance = DETERMIN; states = (x, y); parents = (A); functable = (x, y); };
     };
 
-The node's own states vary fastest, then the last parent's. A continuous node needs levels that cut it into
-intervals. Constants (titles), positions, comments and findings are ignored.
+    net NAME {
+      node A { TYPE = CPT; PARENTS = (); DEFINITION = { NAMESTATES = (yes, no); PROBABILITIES = (.1, .9); }; };
+    };
+
+The node's own states vary fastest, then the last parent's. In a .dne, a continuous node needs levels that cut it
+into intervals. Constants, titles, positions, comments and findings are ignored.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from certimap.io.braces import SLASHES, BraceBlock, Braces, quoted, words_of
 from certimap.io.declared import Declared
@@ -21,46 +26,44 @@ from certimap.io.net import nested
 from certimap.io.numbers import written
 from certimap.networks.bayesian import BayesianNetwork
 
-LONGEST_NAME = 30  # characters of a name
+LONGEST_NAME = 30  # characters of a name in a .dne
+_ReadNode = Callable[[Braces, Declared, BraceBlock, str], None]
 
 
 def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network.
+    """Read a network (Netica); decisions, utilities, equations and continuous nodes without levels are refused."""
+    return _read(path, encoding, "bnet", _read_dne_node)
 
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, and for decisions, utilities, continuous nodes
-        without levels and nodes with only an equation, which it names.
 
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
-    """
+def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a network of GeNIe; nodes of types other than CPT and TRUTHTABLE are refused."""
+    return _read(path, encoding, "net", _read_dsl_node)
+
+
+def _read(path: AnyPath, encoding: str | None, word: str, read_node: _ReadNode) -> BayesianNetwork:
     source = Braces(path, read_text(path, encoding), SLASHES)
     declared = Declared(path)
-    nets = [block for block in source.root.blocks if block.words[:1] == ["bnet"]]
+    nets = [block for block in source.root.blocks if block.words[:1] == [word]]
     if len(nets) != 1:
-        raise source.fail(f"the file has {len(nets)} nets; expected one, bnet NAME {{ ... }}", 0)
+        raise source.fail(f"the file has {len(nets)} nets; expected one, {word} NAME {{ ... }}", 0)
     for block in nets[0].blocks:
         if block.words[:1] == ["node"]:
-            _read_node(source, declared, block)
+            if len(block.words) != 2:
+                raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
+            read_node(source, declared, block, block.words[1])
     return declared.network()
 
 
-def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
-    if len(block.words) != 2:
-        raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
-    name, line = block.words[1], source.line(block.at)
-    kind = _text(source, block, "kind", "NATURE").upper()
+def _read_dne_node(source: Braces, declared: Declared, block: BraceBlock, name: str) -> None:
+    line = source.line(block.at)
+    kind = source.value(block, "kind", "NATURE").upper()
     if kind == "CONSTANT":
         return
     if kind != "NATURE":
         raise source.fail(f"{cut(name)} is of the kind {kind[:20]}; expected nodes of the kind NATURE", block.at)
     states = _states(source, block, name)
     declared.variable(name, states, line)
-    parents = words_of(_text(source, block, "parents", ""))
+    parents = words_of(source.value(block, "parents"))
     probs, functable = source.entry(block, "probs"), source.entry(block, "functable")
     if probs is not None:
         declared.table(name, parents, source.numbers(probs, cut(name)), line)
@@ -72,15 +75,10 @@ def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
         raise source.fail(f"{cut(name)} {lacks}; expected probs or functable", block.at)
 
 
-def _text(source: Braces, block: BraceBlock, key: str, default: str) -> str:
-    entry = source.entry(block, key)
-    return default if entry is None else entry.value
-
-
 def _states(source: Braces, block: BraceBlock, name: str) -> list[str]:
     """Return the states of a node: its list of states, else its levels, else numbers."""
     states, levels, count = (source.entry(block, key) for key in ("states", "levels", "numstates"))
-    is_discrete = _text(source, block, "discrete", "TRUE").upper() == "TRUE"
+    is_discrete = source.value(block, "discrete", "TRUE").upper() == "TRUE"
     if not is_discrete and levels is None:
         raise source.fail(
             f"{cut(name)} is a continuous node; expected discrete ones, or levels that cut it into intervals",
@@ -103,12 +101,29 @@ def _result(word: str, states: list[str]) -> str:
     return word
 
 
-def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network, parents before children; numbers read back exactly.
+def _read_dsl_node(source: Braces, declared: Declared, block: BraceBlock, name: str) -> None:
+    line, kind = source.line(block.at), source.entry(block, "TYPE")
+    if kind is None or kind.value not in ("CPT", "TRUTHTABLE"):
+        shown = "no type" if kind is None else f"the type {kind.value[:20]}"
+        raise source.fail(f"{cut(name)} has {shown}; expected CPT and TRUTHTABLE", block.at)
+    definition = next(block.named("definition"), None)
+    states = None if definition is None else source.entry(definition, "NAMESTATES")
+    if definition is None or states is None:
+        raise source.fail(f"{cut(name)} has no DEFINITION with NAMESTATES; expected one", block.at)
+    declared.variable(name, words_of(states.value), line)
+    parents = words_of(source.value(block, "PARENTS"))
+    key = "PROBABILITIES" if kind.value == "CPT" else "RESULTINGSTATES"
+    table = source.entry(definition, key)
+    if table is None:
+        raise source.fail(f"{cut(name)} has no {key}; a node of the type {kind.value} needs them", block.at)
+    if kind.value == "CPT":
+        declared.table(name, parents, source.numbers(table, cut(name)), line)
+    else:
+        declared.deterministic(name, parents, words_of(table.value), line)
 
-    Names and states that are not identifiers of at most 30 characters are converted, with one warning; titles
-    keep the original names of variables.
-    """
+
+def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a network, parents first; identifiers have at most 30 characters, and titles keep other names."""
     names = written_names(model, path, states_too=True, longest=LONGEST_NAME)
     lines = ["// ~->[DNET-1]->~", "", "bnet certimap {"]
     for child in model.topological_order:
@@ -120,4 +135,19 @@ def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
         if names.names[child] != names.labels[child]:
             lines.append(f"  title = {quoted(names.labels[child])};")
         lines.append("};")
+    write_text(path, "\n".join([*lines, "};"]) + "\n")
+
+
+def write_dsl(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a network, parents first; headers keep names that are no identifiers."""
+    names = written_names(model, path, states_too=True)
+    lines = ["net certimap", "{"]
+    for child in model.topological_order:
+        factor = model.factors[child]
+        parents = ", ".join(names.names[p] for p in factor.scope[:-1])
+        lines += [f"  node {names.names[child]}", "  {", "    TYPE = CPT;"]
+        lines.append(f"    HEADER = {{ ID = {names.names[child]}; NAME = {quoted(names.labels[child])}; }};")
+        lines += [f"    PARENTS = ({parents});", "    DEFINITION =", "    {"]
+        lines.append(f"      NAMESTATES = ({', '.join(names.states[child])});")
+        lines += [f"      PROBABILITIES = ({', '.join(written(factor))});", "    };", "  };"]
     write_text(path, "\n".join([*lines, "};"]) + "\n")

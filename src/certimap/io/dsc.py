@@ -32,18 +32,7 @@ _NODE = re.compile(r"node\s+(\S.*)")
 
 
 def read_dsc(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, and for nodes that are not discrete, which it names.
-
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
-    """
+    """Read a Bayesian network; nodes that are not discrete are refused."""
     return _Reader(path, read_text(path, encoding)).network()
 
 
@@ -118,8 +107,7 @@ class _Reader:
             ):
                 raise self.source.fail(
                     f"the row {index} of {cut(name)} is doubled, or names no states of its parents; expected "
-                    "numbers below "
-                    f"{tuple(sizes)}",
+                    f"numbers below {tuple(sizes)}",
                     entry.at,
                 )
             else:
@@ -156,10 +144,7 @@ def _joined(rows: list[Numbers]) -> Numbers:
 
 
 def write_dsc(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network; numbers read back exactly, and states as text.
-
-    Names that are not identifiers are converted, with one warning; the `name` field keeps the originals.
-    """
+    """Write a Bayesian network, states as text; the field `name` keeps names that are no identifiers."""
     names = written_names(model, path, states_too=False)
     lines = ['belief network "certimap"']
     for name, states, label in zip(names.names, names.states, names.labels, strict=True):

@@ -88,19 +88,10 @@ def _neighbours(path: AnyPath, error: OSError) -> str:
 
 
 def read_text(path: AnyPath, encoding: str | None = None) -> str:
-    """Return a file's content as text.
+    """Return a file's content as text, decompressed if its name ends in .gz.
 
-    Parameters
-    ----------
-    path
-        The file; decompressed if its name ends in .gz.
-    encoding
-        A name known to Python; None means UTF-8, or the encoding of a byte order mark.
-
-    Raises
-    ------
-    ParseError
-        If the file is not in that encoding (the message explains how to give another), or the encoding is unknown.
+    `encoding` is a name known to Python; None means UTF-8, or the encoding of a byte order mark. ParseError for a
+    file in another encoding (the message explains how to give one), and for an unknown encoding.
     """
     data = read_bytes(path)
     marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)

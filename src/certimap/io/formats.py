@@ -80,7 +80,7 @@ FORMATS: dict[str, Format] = table_of(
     ),
     _of_networks("net", "net", " (Hugin)"),
     _of_networks("xdsl", "xdsl", " (GeNIe)"),
-    _of_networks("dsl", "dsl", " (GeNIe)"),
+    Format("dsl", "Bayesian networks (GeNIe)", _in_room("dne:read_dsl"), _in_room("dne:write_dsl"), _BAYESIAN),
     _of_networks("dne", "dne", " (Netica)"),
     _of_networks("dsc", "dsc", " (Microsoft)"),
     *(_of_networks(name, "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),

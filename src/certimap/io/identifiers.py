@@ -35,22 +35,8 @@ class WrittenNames:
 def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: int | None = None) -> WrittenNames:
     """Return names that are identifiers: a letter, then letters, digits and underscores.
 
-    Parameters
-    ----------
-    states_too
-        Whether states must be identifiers; if not, they are kept as text.
-    longest
-        Maximum number of characters in a name; None for any number.
-
-    Warns
-    -----
-    UserWarning
-        Once, if a name or a state is converted.
-
-    Raises
-    ------
-    ModelError
-        If two states of a variable are equal as text.
+    States are converted too where `states_too`, else kept as text; names have at most `longest` characters. Warns
+    once if anything is converted; raises ModelError if two states of a variable are equal as text.
     """
     names = _identifiers(model.domain.names, "x", longest)
     changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import ModelError, ParseError
-from certimap.io.circuit_records import over_own_variables
+from certimap.io.circuit_records import MAX_ENTRIES, add_leaf, joined_size, numbered, over_own_variables
 from certimap.io.files import AnyPath, read_bytes, write_text
-from certimap.io.node_lines import Line, NodeLines, define
+from certimap.io.node_lines import Line, NodeLines, define, log_complement
 from certimap.io.pyjuice import read_pyjuice
 
 _LAYOUTS = {
@@ -38,19 +38,12 @@ _LAYOUTS = {
     "P": "P ID VTREE COUNT CHILD ...",
     "S": "S ID VTREE COUNT {CHILD LOG-WEIGHT} ...",
 }
-MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 
 
 def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
     """Read a circuit; variables are named by their numbers in the file, from "1".
 
     A variable with only literals as leaves has the states False and True, others 0, 1, ....
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, a child that is not defined before, a variable with
-        both discrete and real leaves.
     """
     data = read_bytes(path)
     if data[:1] == b"\x80":
@@ -82,26 +75,21 @@ class _Reader:
     def domain(self) -> Domain:
         """Return the variables, after checking the layout of every line."""
         sizes: dict[int, int] = {}
-        is_boolean: dict[int, bool] = {}
+        others: set[int] = set()  # variables with other leaves than literals
         leaves: list[int] = []
         for line in self.lines:
             variable, size = self.leaf(line)
             if variable == 0:
                 continue
-            if (sizes.get(variable, size) == 0) != (size == 0):
+            if not joined_size(sizes, variable, size):
                 raise self.lines.fail(f"variable {variable} is real and discrete; expected one or the other", line)
-            sizes[variable] = max(sizes.get(variable, 0), size)
-            is_boolean[variable] = is_boolean.get(variable, True) and line.words[0] == "L"
+            if line.words[0] != "L":
+                others.add(variable)
             leaves.append(variable)
         n = self.lines.check_variables(max(sizes, default=0))
         if sum(sizes[v] for v in leaves) > MAX_ENTRIES:
             raise self.lines.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
-        variables: list[Variable] = []
-        for v in range(1, n + 1):
-            size = sizes.get(v, 2)
-            states = (False, True) if is_boolean.get(v, True) else tuple(range(size))
-            variables.append(Categorical(str(v), states) if size else Real(str(v)))
-        return Domain(variables)
+        return numbered(sizes, range(1, n + 1), set(range(1, n + 1)) - others)
 
     def leaf(self, line: Line) -> tuple[int, int]:
         """Return a leaf's variable and the number of states needed (0 if real); (0, 0) for other nodes."""
@@ -143,17 +131,14 @@ class _Reader:
             return self.builder.indicator(variable, lines.integers(line, "a state", 4, 5)[0])
         if kind == "G":
             mean, sd = lines.log_weights(line, words[4:])
-            return self.builder.gaussian(variable, mean, sd)
+            return add_leaf(self.builder, variable, (mean, sd))
         own = lines.log_weights(line, words[4:]) if kind == "C" else self.binomial(line)
-        size = int(self.builder.domain.n_states[variable])
-        return self.builder.categorical(variable, log_weights=[*own, *[-math.inf] * (size - len(own))])
+        return add_leaf(self.builder, variable, own)
 
     def binomial(self, line: Line) -> list[float]:
         n = self.lines.integers(line, "N", 4, 5)[0]
-        log_p = self.lines.log_weights(line, line.words[5:])[0]
-        if log_p > 0.0:
-            raise self.lines.fail(f"{line.words[5][:20]!r} is the log of a probability above 1; expected 0", line)
-        log_q = math.log(-math.expm1(log_p)) if log_p < 0.0 else -math.inf
+        log_p = self.lines.log_probability(line, line.words[5], "0")
+        log_q = log_complement(log_p)
         return [
             math.lgamma(n + 1)
             - math.lgamma(k + 1)
@@ -188,7 +173,7 @@ def write_jpc(model: Circuit, path: AnyPath) -> None:
         elif kind != NodeKind.CATEGORICAL:
             raise ModelError(f"node {node} is a leaf of a kind that .jpc does not have; .npz holds any model")
         else:
-            lines.append(f"{_discrete(model, node, own, variable)}")
+            lines.append(_discrete(model, node, own, variable))
     write_text(path, "\n".join(lines) + "\n")
 
 

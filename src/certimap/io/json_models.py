@@ -1,30 +1,47 @@
 """Models as JSON, distinguished by content: circuits of deeprob-kit and SparC, linear-Gaussian networks.
 
-Variables of circuits are named by their numbers in the file, from 0; numbers without leaves are dropped. States
-are 0, 1, ....
+deeprob-kit's files (`save_spn_json`) have `edges`, or `links` from older versions of networkx, from children to
+parents; SparC's (`CircuitSerializer`) list the children of each node. Variables of circuits are named by their
+numbers in the file, from 0; numbers without leaves are dropped. States are 0, 1, ....
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from certimap.circuits.circuit import Circuit
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.domain import MAX_STATES
+from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, ParseError
-from certimap.io import linear_gaussian, sparc
-from certimap.io.circuit_records import is_record
-from certimap.io.deeprob import DeeprobCircuit
-from certimap.io.files import AnyPath, read_text
+from certimap.io import linear_gaussian
+from certimap.io.circuit_records import (
+    FREE_VARIABLES,
+    MAX_ENTRIES,
+    Record,
+    add_leaf,
+    children_first,
+    is_record,
+    items,
+    joined_size,
+    numbered,
+    over_own_variables,
+    shown,
+)
+from certimap.io.files import AnyPath, cut, read_text
+
+_SPARC = "gcw-circuit-v1"
+_EDGE = ("source", "target", "idx")
+Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
 
 
 def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGaussianNetwork:
-    """Read a circuit of deeprob-kit or SparC, or a linear-Gaussian network.
-
-    Raises
-    ------
-    ParseError
-        For a file in none of these formats, unsupported kinds of leaves, a cycle.
-    """
+    """Read a circuit of deeprob-kit or SparC, or a linear-Gaussian network."""
     try:
         data = json.loads(read_text(path, encoding))
     except json.JSONDecodeError as error:
@@ -41,10 +58,340 @@ def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGau
             f"{linear_gaussian.FORMAT!r}",
             path,
         )
-    reader = sparc.SparcCircuit(path, data) if "format" in data else DeeprobCircuit(path, data)
+    reader = _Sparc(path, data) if "format" in data else _Deeprob(path, data)
     try:
         return reader.circuit()
     except ParseError:
         raise
     except ModelError as error:
         raise ParseError(str(error), path) from None
+
+
+@dataclass
+class _Node:
+    """One node in either format: its kind, its record and its children by id."""
+
+    kind: str
+    record: Record
+    children: list[int] = field(default_factory=list[int])
+
+
+class _Reader:
+    """Base reader of both formats: checked fields, the order of nodes, and leaves."""
+
+    inner_kinds: tuple[str, str]
+    weights: str  # the key of a sum's weights
+
+    def __init__(self, path: AnyPath, data: Record) -> None:
+        self.path = path
+        self.data = data
+        self.nodes: dict[int, _Node] = {}
+        self.root = 0
+
+    def fail(self, message: str) -> ParseError:
+        return ParseError(message, self.path)
+
+    def integer(self, value: Any, what: str) -> int:
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise self.fail(f"{shown(value)} is {what}; expected an integer of at least 0")
+        return value
+
+    def number(self, value: Any, what: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
+            raise self.fail(f"{shown(value)} is {what}; expected a finite number")
+        return float(value)
+
+    def numbers(self, value: Any, what: str) -> list[float]:
+        if not isinstance(value, list):
+            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is expected")
+        return [self.number(item, what) for item in items(value)]
+
+    def probabilities(self, value: Any, what: str) -> list[float]:
+        """Return natural logs of a list of nonnegative numbers."""
+        found = self.numbers(value, what)
+        if any(x < 0.0 for x in found):
+            raise self.fail(f"{min(found)} is {what}; expected numbers that are not negative")
+        return [math.log(x) if x > 0.0 else -math.inf for x in found]
+
+    def field(self, record: Record, key: str, node: int) -> Any:
+        if key not in record:
+            raise self.fail(f"node {node} has no {key!r}; one is needed")
+        return record[key]
+
+    def variable(self, record: Record, node: int) -> int:
+        """Return the one variable of a leaf."""
+        scope = self.field(record, "scope", node)
+        members = items(scope) if is_list(scope) else [scope]
+        if len(members) != 1:
+            raise self.fail(f"node {node} has a scope of {len(members)} variables; expected a leaf of one")
+        return self.integer(members[0], f"a variable of node {node}")
+
+    def below(self, node: int) -> list[int]:
+        if node not in self.nodes:
+            raise self.fail(f"node {node} is named and not defined")
+        return self.nodes[node].children
+
+    def define(self, record: Any, what: str, program: str) -> int:
+        """Add a node of the kind under the key `what`; return its id."""
+        if not is_record(record) or not isinstance(record.get(what), str):
+            raise self.fail(f"has a node without a {what}; expected circuits of {program}")
+        key = self.integer(record.get("id"), "the id of a node")
+        if key in self.nodes:
+            raise self.fail(f"the id {key} is defined twice; expected once")
+        self.nodes[key] = _Node(record[what], record)
+        return key
+
+    def check_sizes(self, sizes: Mapping[int, int], n_entries: int) -> int:
+        """Return the largest variable; reject absurd numbers of variables, states or entries."""
+        largest = max(sizes, default=-1)
+        if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
+            raise self.fail(
+                f"has the variable {largest:,} in {len(self.nodes):,} nodes; expected at least one, and none "
+                f"beyond {FREE_VARIABLES:,} more than nodes"
+            )
+        if n_entries > MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
+            raise self.fail(
+                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; "
+                f"expected at most {MAX_ENTRIES:,} and {MAX_STATES:,}"
+            )
+        return largest
+
+    def leaf(self, node: int) -> Leaf:
+        """Return the variable of a leaf, and log weights of its states (a list) or mean and sd (a pair)."""
+        raise NotImplementedError
+
+    def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
+        """Add a sum, a product or a leaf over several variables."""
+        found = self.nodes[node]
+        children = [ids[child] for child in found.children]
+        if found.kind.lower() == "product":
+            return builder.product(children)
+        weights = self.field(found.record, self.weights, node)
+        return builder.sum(children, log_weights=self.probabilities(weights, f"a weight of node {node}"))
+
+    def special_scope(self, node: int) -> list[int] | None:
+        """Return the binary variables of a leaf over several, or None for any other node."""
+        return None
+
+    def circuit(self) -> Circuit:
+        order = children_first(
+            self.root, self.below, lambda _, child: self.fail(f"the edges form a cycle through node {child}")
+        )
+        sizes: dict[int, int] = {}
+        leaves: dict[int, Leaf] = {}
+        for node in order:
+            scope = self.special_scope(node)
+            needs = [(v, 2) for v in scope or ()]
+            if scope is None and self.nodes[node].kind not in self.inner_kinds:
+                variable, values = leaves[node] = self.leaf(node)
+                needs = [(variable, len(values) if isinstance(values, list) else 0)]
+            for variable, size in needs:
+                if not joined_size(sizes, variable, size):
+                    raise self.fail(f"variable {variable} is real and discrete; expected one or the other")
+        largest = self.check_sizes(sizes, sum(sizes[v] for v, _ in leaves.values()))
+        builder = CircuitBuilder(numbered(sizes, range(largest + 1)))
+        ids: dict[int, int] = {}
+        for node in order:
+            ids[node] = add_leaf(builder, *leaves[node]) if node in leaves else self.inner(builder, node, ids)
+        return over_own_variables(builder.build(normalised=False))
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+class _Deeprob(_Reader):
+    """Reader for deeprob-kit: a networkx graph with edges (or links) from children to parents."""
+
+    inner_kinds, weights = ("Sum", "Product"), "weights"
+
+    def __init__(self, path: AnyPath, data: Record) -> None:
+        super().__init__(path, data)
+        for record in items(data["nodes"]):
+            self.define(record, "class", "deeprob-kit (save_spn_json)")
+        edges = data.get("edges", data.get("links"))
+        if not isinstance(edges, list):
+            raise self.fail("has neither 'edges' nor 'links'; expected a list of one or the other")
+        places: dict[int, dict[int, int]] = {}
+        for edge in items(edges):
+            if not is_record(edge):
+                raise self.fail(f"{shown(edge)} is no edge; expected objects with source, target and idx")
+            child, parent, place = (self.integer(edge.get(key), f"the {key} of an edge") for key in _EDGE)
+            if place in places.setdefault(parent, {}):
+                raise self.fail(f"node {parent} has two children at the place {place}; expected one")
+            places[parent][place] = child
+        for parent, below in places.items():
+            if parent not in self.nodes:
+                raise self.fail(f"node {parent} is named by an edge and not defined")
+            if sorted(below) != list(range(len(below))):
+                raise self.fail(f"the children of node {parent} are not at the places 0 to {len(below) - 1}")
+            self.nodes[parent].children = [below[k] for k in range(len(below))]
+
+    def params(self, node: int) -> Record:
+        found = self.field(self.nodes[node].record, "params", node)
+        if not is_record(found):
+            raise self.fail(f"node {node} has the params {shown(found)}; expected an object")
+        return found
+
+    def leaf(self, node: int) -> Leaf:
+        kind, record, params = self.nodes[node].kind, self.nodes[node].record, self.params(node)
+        if kind == "Bernoulli":
+            p = self.number(self.field(params, "p", node), f"the probability of node {node}")
+            return self.variable(record, node), self.probabilities([1.0 - p, p], f"a probability of node {node}")
+        if kind == "Gaussian":
+            mean, sd = (
+                self.number(self.field(params, k, node), f"the {k} of node {node}") for k in ("mean", "stddev")
+            )
+            return self.variable(record, node), (mean, sd)
+        if kind != "Categorical":
+            raise self.fail(
+                f"node {node} is a leaf of the class {cut(kind)}; expected Bernoulli, Categorical, Gaussian or "
+                "BinaryCLT"
+            )
+        logs = self.probabilities(self.field(params, "probabilities", node), f"a probability of node {node}")
+        states = self.field(params, "categories", node)
+        places = [self.integer(s, f"a category of node {node}") for s in items(states)]
+        if (
+            len(places) != len(logs)
+            or len({*places}) < len(places)
+            or not 0 <= max(places, default=-1) < MAX_STATES
+        ):
+            raise self.fail(
+                f"node {node} has {len(places)} categories and {len(logs)} probabilities; expected as many of "
+                f"one as of the other, and categories below {MAX_STATES}"
+            )
+        own = [-math.inf] * (max(places) + 1)
+        for place, log in zip(places, logs, strict=True):
+            own[place] = log
+        return self.variable(record, node), own
+
+    def special_scope(self, node: int) -> list[int] | None:
+        if self.nodes[node].kind != "BinaryCLT":
+            return None
+        scope = self.field(self.nodes[node].record, "scope", node)
+        found = [self.integer(v, f"a variable of node {node}") for v in items(scope)]
+        if not found or len(set(found)) < len(found):
+            raise self.fail(f"node {node} has the scope {shown(scope)}; expected distinct variables")
+        return found
+
+    def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
+        scope = self.special_scope(node)
+        return super().inner(builder, node, ids) if scope is None else self.chow_liu(builder, node, scope)
+
+    def chow_liu(self, builder: CircuitBuilder, node: int, scope: list[int]) -> int:
+        """Add a Chow-Liu tree: for each variable and state of its parent, a sum over its states."""
+        params = self.params(node)
+        tree = self.field(params, "tree", node)
+        parents: list[int] = items(tree)
+        table = self.tables(params, node, len(scope))
+        n = len(scope)
+        if len(parents) != n or not all(type(p) is int and -1 <= p < n for p in parents):
+            raise self.fail(
+                f"node {node} has the tree {shown(tree)}; expected the place of each variable's parent"
+            )
+        below: list[list[int]] = [list[int]() for _ in range(n)]
+        roots = [i for i in range(n) if parents[i] == -1]
+        for i in range(n):
+            if parents[i] != -1:
+                below[parents[i]].append(i)
+        order = list(roots)
+        for i in order:
+            order += below[i]
+        if len(roots) != 1 or len(order) != n:
+            raise self.fail(f"the tree of node {node} is none; expected one root and no cycle")
+        values: dict[tuple[int, int], int] = {}
+        for i in reversed(order):
+            terms = [builder.indicator(scope[i], k) for k in range(2)]
+            if below[i]:
+                terms = [builder.product([terms[k], *(values[c, k] for c in below[i])]) for k in range(2)]
+            for state in range(2 if parents[i] != -1 else 1):
+                values[i, state] = builder.sum(terms, log_weights=table[i][state])
+        return values[roots[0], 0]
+
+    def tables(self, params: Record, node: int, n: int) -> list[list[list[float]]]:
+        """Return ln P(variable | parent), shape (n, 2, 2)."""
+        given = self.field(params, "params", node)
+        what = f"a log probability of node {node}"
+        found: list[list[list[float]]] = []
+        for rows in items(given):
+            lists = items(rows)
+            found.append([self.log_numbers(row, what) for row in lists])
+        if len(found) != n or any(len(rows) != 2 or any(len(row) != 2 for row in rows) for rows in found):
+            raise self.fail(f"node {node} has tables that are not of the shape ({n}, 2, 2), which is accepted")
+        return found
+
+    def log_numbers(self, value: Any, what: str) -> list[float]:
+        """Return a list of finite numbers and -Infinity."""
+        return [x if x == -math.inf else self.number(x, what) for x in items(value)]
+
+
+class _Sparc(_Reader):
+    """Reader for SparC: nodes with their children; the root by id."""
+
+    inner_kinds, weights = ("sum", "product"), "params"
+
+    def __init__(self, path: AnyPath, data: Record) -> None:
+        super().__init__(path, data)
+        if data["format"] != _SPARC:
+            raise self.fail(f"is of the format {shown(data['format'])}; expected {_SPARC!r}")
+        self.root = self.integer(data.get("root"), "the root")
+        for record in items(data["nodes"]):
+            key = self.define(record, "kind", "SparC")
+            below = items(record.get("children", []))
+            self.nodes[key].children = [self.integer(c, f"a child of node {key}") for c in below]
+
+    def leaf(self, node: int) -> Leaf:
+        kind, record = self.nodes[node].kind, self.nodes[node].record
+        variable = self.variable(record, node)
+
+        def number(key: str) -> float:
+            return self.number(self.field(record, key, node), f"the {key} of node {node}")
+
+        if kind == "gaussian":
+            return variable, (number("mean"), number("std"))
+        if kind == "categorical":
+            logs = self.probabilities(self.field(record, "params", node), f"a probability of node {node}")
+        elif kind == "bernoulli":
+            logs = self.probabilities([1.0 - number("p"), number("p")], f"a probability of node {node}")
+        elif kind in ("literal", "indicator", "discrete_logistic"):
+            size = 2
+            if kind != "literal":
+                size = self.integer(self.field(record, "num_cats", node), "a number of states")
+            if not 1 <= size <= MAX_STATES:
+                raise self.fail(f"node {node} has {size} states; expected 1 to {MAX_STATES}")
+            if kind == "discrete_logistic":
+                return variable, _discrete_logistic(number("mu"), number("s"), size)
+            state = self.integer(self.field(record, "value", node), f"the state of node {node}")
+            logs = [0.0 if k == state else -math.inf for k in range(size)]
+        else:
+            raise self.fail(
+                f"node {node} is of the kind {cut(kind)}; expected sum, product, categorical, bernoulli, literal, "
+                "indicator, discrete_logistic or gaussian"
+            )
+        if not logs:
+            raise self.fail(f"node {node} has no probability; expected one per state")
+        return variable, logs
+
+
+def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:
+    """Return ln of the logistic mass around each of 0, ..., size - 1; the first and last include the tails."""
+    if not scale > 0.0:
+        raise ModelError(f"a discrete logistic leaf has the scale {scale}; expected a positive number")
+
+    def log_below(x: float) -> float:
+        return -math.log1p(math.exp(-x)) if x > -30.0 else x - math.log1p(math.exp(x))
+
+    def log_between(low: float, high: float) -> float:
+        if low > -high:  # computed in the upper tail, where masses keep their digits
+            low, high = -high, -low
+        if not low < high:
+            return -math.inf
+        top = log_below(high)
+        share = -math.expm1(log_below(low) - top)
+        return top + math.log(share) if share > 0.0 else -math.inf
+
+    ends = [-math.inf, *((k - 0.5 - mean) / scale for k in range(1, size)), math.inf]
+    return [log_between(low, high) for low, high in itertools.pairwise(ends)]

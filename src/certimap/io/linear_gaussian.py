@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Categorical, Domain
+from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError, did_you_mean
-from certimap.io.circuit_records import Record, is_list, is_record, shown
+from certimap.io.circuit_records import Record, is_record, shown
 from certimap.io.files import AnyPath, cut, write_text
 from certimap.io.labels import decoded_label, encoded_label
 from certimap.networks.bayesian import BayesianNetwork
@@ -32,13 +33,7 @@ _TOP = ("format", "variables", "hidden")
 
 
 def linear_gaussian_of_record(path: AnyPath, data: Record) -> LinearGaussianNetwork:
-    """Build a network from the content of a JSON file.
-
-    Raises
-    ------
-    ParseError
-        For unknown or absent keys, values of a wrong type, and invalid networks.
-    """
+    """Build a network from the content of a JSON file; ParseError for anything invalid."""
     try:
         return _network(data)
     except ParseError:
@@ -89,10 +84,7 @@ def _network(data: Record) -> LinearGaussianNetwork:
 def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:
     """Write a network as JSON; numbers read back exactly.
 
-    Raises
-    ------
-    ModelError
-        If the discrete part is not a Bayesian network, and for labels that JSON cannot hold.
+    ModelError if the discrete part is not a Bayesian network, and for labels that JSON cannot hold.
     """
     discrete = _discrete_part(model)
     variables: list[dict[str, Any]] = []

@@ -26,19 +26,9 @@ Weights = Mapping[int, float] | str | PathLike[str]  # by literal, or a file
 def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = None) -> tuple[dict[int, float], int]:
     """Return the natural logs of the weights of literals, and the file's number of variables (or 0).
 
-    Parameters
-    ----------
-    given
-        Weights by literal (3: variable 3 is true, -3: it is false), or a file; absent variables weigh 1 either
-        way.
-    path
-        The circuit's file, for errors.
-
-    Raises
-    ------
-    ParseError, ModelError
-        For a weight that is negative or not a number, a literal with two weights, the literal 0, or a literal
-        whose negation has no weight.
+    `given` has weights by literal (3: variable 3 is true, -3: it is false), or is a file; absent variables weigh 1
+    either way. `path` is the circuit's file, for errors: a weight that is negative or not a number, a literal with
+    two weights, the literal 0, a literal whose negation has no weight.
     """
     if given is None:
         return {}, 0
@@ -75,8 +65,7 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
         except ValueError:
             raise ParseError(
                 f"{cut(literal)} and {cut(weight)} are no literal and weight; expected an integer and a number "
-                "that is not "
-                "negative",
+                "that is not negative",
                 path,
                 line,
             ) from None

@@ -31,19 +31,7 @@ _REFUSED = {
 
 
 def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, and for decisions, utilities, functions, continuous
-        nodes, instances of classes and tables given by expressions, which it names.
-
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
-    """
+    """Read a Bayesian network; decisions, utilities, functions, continuous nodes and expressions are refused."""
     source = Braces(path, read_text(path, encoding), PERCENT)
     declared = Declared(path)
     for entry in source.root.statements:
@@ -83,8 +71,7 @@ def _read_potential(source: Braces, declared: Declared, block: BraceBlock, heade
     if len(names) != 1:
         raise source.fail(
             f"the potential of {cut(own.strip())} is of {len(names)} variables; expected one, and behind a bar "
-            "its "
-            "parents",
+            "its parents",
             block.at,
         )
     data = source.entry(block, "data")
@@ -97,10 +84,7 @@ def _read_potential(source: Braces, declared: Declared, block: BraceBlock, heade
 
 
 def write_net(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network; numbers read back exactly, and states as text.
-
-    Names that are not identifiers are converted, with one warning; labels keep the originals.
-    """
+    """Write a Bayesian network, states as text; labels keep names that are no identifiers."""
     names = written_names(model, path, states_too=False)
     lines = ["net { }"]
     for name, states, label in zip(names.names, names.states, names.labels, strict=True):

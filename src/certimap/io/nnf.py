@@ -16,6 +16,8 @@ d4, nodes and arcs in any order, node 1 the root; the literals on an arc hold be
 from __future__ import annotations
 
 from certimap.circuits.circuit import Circuit
+from certimap.errors import ParseError
+from certimap.io.circuit_records import children_first
 from certimap.io.files import AnyPath
 from certimap.io.literal_weights import Weights, log_weights
 from certimap.io.logic import FALSE, TRUE, LogicBuilder
@@ -27,19 +29,8 @@ _D4_KINDS = ("o", "a", "t", "f")
 def read_nnf(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
     """Read a formula as a circuit over variables named "1", "2", ... with the states False and True.
 
-    Parameters
-    ----------
-    path, encoding
-        The file.
-    weights
-        Weights of literals, by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so that
-        every model of the formula is equally probable.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, an unsatisfiable formula, a weighted literal whose
-        negation has no weight.
+    `weights` of literals are given by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so
+    that every model of the formula is equally probable. An unsatisfiable formula is refused.
     """
     found, n_variables = log_weights(weights, path, encoding)
     lines = NodeLines(path, encoding, None)
@@ -90,7 +81,7 @@ class _D4:
     def __init__(self, lines: NodeLines) -> None:
         self.lines = lines
         self.kinds: dict[int, str] = {}
-        self.arcs: dict[int, list[tuple[int, list[int], Line]]] = {}
+        self.arcs: dict[int, list[tuple[int, list[int], Line]]] = {}  # child, literals and line by parent
         self.largest = 0
         for line in lines:
             if line.words[0] in _D4_KINDS:
@@ -110,27 +101,6 @@ class _D4:
                     if key not in self.kinds:
                         raise lines.fail(f"the node {key} is not defined", line)
 
-    def order(self) -> list[int]:
-        """Return the nodes below node 1, children before parents; reject cycles."""
-        found: list[int] = []
-        state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
-        waiting = [1]
-        while waiting:
-            node = waiting[-1]
-            if state.get(node) == 2:
-                waiting.pop()
-            elif state.get(node) == 1:
-                state[node] = 2
-                found.append(waiting.pop())
-            else:
-                state[node] = 1
-                for child, _, line in self.arcs.get(node, []):
-                    if state.get(child) == 1:
-                        raise self.lines.fail(f"the arcs form a cycle through node {child}", line)
-                    if child not in state:
-                        waiting.append(child)
-        return found
-
 
 def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> Circuit:
     graph = _D4(lines)
@@ -138,7 +108,12 @@ def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> C
         raise lines.fail("no node has the id 1, which is the root; expected one")
     builder = LogicBuilder(lines.path, lines.check_variables(max(graph.largest, n_variables)))
     nodes: dict[int, int] = {}
-    for node in graph.order():
+
+    def cycle(parent: int, child: int) -> ParseError:
+        line = next(line for to, _, line in graph.arcs[parent] if to == child)
+        return lines.fail(f"the arcs form a cycle through node {child}", line)
+
+    for node in children_first(1, lambda node: [child for child, _, _ in graph.arcs.get(node, ())], cycle):
         kind = graph.kinds[node]
         below = [
             builder.conjunction([*map(builder.literal, literals), nodes[child]])

@@ -77,13 +77,18 @@ class NodeLines:
             found.append(value)
         return found
 
+    def log_probability(self, line: Line, word: str, accepted: str) -> float:
+        found = self.log_weights(line, [word])[0]
+        if found > 0.0:
+            raise self.fail(f"{word[:20]!r} is the log of a probability above 1; expected {accepted}", line)
+        return found
+
     def check_variables(self, largest: int, line: Line | None = None) -> int:
         """Return the number of variables; reject one far above the number of words in the file."""
         if not 1 <= largest <= FREE_VARIABLES + self.n_words:
             raise self.fail(
                 f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable, "
-                "and at "
-                f"most {FREE_VARIABLES:,} more than words",
+                f"and at most {FREE_VARIABLES:,} more than words",
                 line,
             )
         return largest
@@ -106,3 +111,8 @@ def define(lines: NodeLines, line: Line, known: dict[int, int], key: int, node: 
     if key in known:
         raise lines.fail(f"the id {key} is defined twice; expected once", line)
     known[key] = node
+
+
+def log_complement(log_p: float) -> float:
+    """Return ln(1 - p)."""
+    return math.log(-math.expm1(log_p)) if log_p < 0.0 else -math.inf

@@ -20,14 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ParseError
 from certimap.io.circuit_records import (
     FREE_VARIABLES,
     MAX_ENTRIES,
     Record,
+    add_leaf,
     is_record,
     items,
+    numbered,
     over_own_variables,
     shown,
 )
@@ -39,14 +41,7 @@ _PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Ind
 
 
 def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
-    """Read a circuit; variables are named by pyjuice's numbers, from "0".
-
-    Raises
-    ------
-    ParseError
-        For a pickle of anything else, unsupported distributions, parameters that are missing or do not fit, and
-        sums with external parameters.
-    """
+    """Read a circuit; variables are named by pyjuice's numbers, from "0"."""
     try:
         found = read_pickle(data)
     except BadPickle as error:
@@ -177,23 +172,15 @@ class _Reader:
             raise self.fail(f"has the variable {largest:,} in {len(self.records):,} vectors, which is beyond them")
         if sum(len(values) * sizes[variable] for variable, values in leaves.values()) > MAX_ENTRIES:
             raise self.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
-        variables: list[Variable] = []
-        for v in range(largest + 1):
-            size = sizes.get(v, 2)
-            variables.append(Categorical(str(v), tuple(range(size))) if size else Real(str(v)))
-        return Domain(variables)
+        return numbered(sizes, range(largest + 1))
 
     def inputs(self, variable: int, values: list[Floats | tuple[float, float]]) -> list[int]:
-        found: list[int] = []
+        for own in values:
+            if isinstance(own, tuple) and not own[1] > 0.0:
+                raise self.fail(f"a leaf of variable {variable} has the standard deviation {own[1]}")
         with np.errstate(divide="ignore"):
-            for own in values:
-                if isinstance(own, tuple):
-                    if not own[1] > 0.0:
-                        raise self.fail(f"a leaf of variable {variable} has the standard deviation {own[1]}")
-                    found.append(self.builder.gaussian(variable, *own))
-                else:
-                    found.append(self.builder.categorical(variable, log_weights=np.log(own).tolist()))
-        return found
+            logs = [own if isinstance(own, tuple) else np.log(own).tolist() for own in values]
+        return [add_leaf(self.builder, variable, own) for own in logs]
 
     def products(self, k: int) -> list[int]:
         blocks, block = self.size(k)

@@ -11,7 +11,6 @@ present, gives the variables; else they are 1 to the largest that occurs.
 
 from __future__ import annotations
 
-import math
 from os import fspath
 from pathlib import Path
 
@@ -19,38 +18,17 @@ from certimap.circuits.circuit import Circuit
 from certimap.io.files import AnyPath
 from certimap.io.literal_weights import Weights, log_weights
 from certimap.io.logic import FALSE, TRUE, LogicBuilder
-from certimap.io.node_lines import Line, NodeLines, define
+from certimap.io.node_lines import Line, NodeLines, define, log_complement
 
 
 def read_sdd(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
-    """Read an SDD as a circuit over variables named "1", "2", ... with the states False and True.
-
-    Parameters
-    ----------
-    path, encoding
-        The file.
-    weights
-        Weights of literals, by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so that
-        every model of the SDD is equally probable.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, an unsatisfiable SDD, a weighted literal whose negation
-        has no weight.
-    """
+    """Read an SDD, as `certimap.io.nnf.read_nnf` reads a formula."""
     found, n_variables = log_weights(weights, path, encoding)
     return _read(NodeLines(path, encoding, "sdd"), encoding, found, n_variables)
 
 
 def read_psdd(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a PSDD as a circuit over variables named "1", "2", ... with the states False and True.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, a probability above 1.
-    """
+    """Read a PSDD as a circuit over variables named "1", "2", ... with the states False and True."""
     return _read(NodeLines(path, encoding, "psdd"), encoding, {}, 0)
 
 
@@ -70,8 +48,7 @@ def _read(lines: NodeLines, encoding: str | None, weights: dict[int, float], n_v
 def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, int], is_psdd: bool) -> int:
     kind = line.words[0]
     if kind == "L":
-        literal = _literal(lines, line)
-        return builder.literal(literal)
+        return builder.literal(_literal(lines, line))
     if kind == "D":
         step = 3 if is_psdd else 2
         layout = "D ID VTREE COUNT {PRIME SUB" + (" LOG-WEIGHT} ..." if is_psdd else "} ...")
@@ -86,7 +63,10 @@ def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, 
         elements = [builder.conjunction(nodes[k : k + 2]) for k in range(0, len(nodes), 2)]
         return builder.disjunction(elements, lines.log_weights(line, line.words[6::3]) if is_psdd else None)
     if kind == "T" and is_psdd:
-        return _bernoulli(lines, line, builder)
+        lines.expect(line, len(line.words) == 5, "T ID VTREE VARIABLE LOG-PROBABILITY")
+        variable = lines.integers(line, "a variable", 3, 4)[0]
+        log_true = lines.log_probability(line, line.words[4], "at most 0")
+        return builder.bernoulli(variable, log_complement(log_true), log_true)
     if kind in ("T", "F") and not is_psdd:
         lines.expect(line, len(line.words) == 2, f"{kind} ID")
         return TRUE if kind == "T" else FALSE
@@ -97,16 +77,6 @@ def _literal(lines: NodeLines, line: Line) -> int:
     row = lines.integers(line, "a number of the literal")
     lines.expect(line, len(row) == 3 and row[2] != 0, "L ID VTREE LITERAL")
     return row[2]
-
-
-def _bernoulli(lines: NodeLines, line: Line, builder: LogicBuilder) -> int:
-    lines.expect(line, len(line.words) == 5, "T ID VTREE VARIABLE LOG-PROBABILITY")
-    variable = lines.integers(line, "a variable", 3, 4)[0]
-    log_true = lines.log_weights(line, line.words[4:])[0]
-    if log_true > 0.0:
-        raise lines.fail(f"{line.words[4][:20]!r} is the log of a probability above 1; expected at most 0", line)
-    log_false = math.log(-math.expm1(log_true)) if log_true < 0.0 else -math.inf
-    return builder.bernoulli(variable, log_false, log_true)
 
 
 def _largest_variable(lines: NodeLines) -> int:

@@ -41,19 +41,7 @@ MAX_PARAMS = 2**25  # limit on entries of all indicators: one per state of their
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a circuit.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for an unknown kind of node, a wrong number of fields, an id that is defined
-        twice or used before its definition, a weight that is negative or NaN, a standard deviation that is
-        not positive.
-
-    Notes
-    -----
-    All numbers are parsed in one sweep: tens of megabytes take seconds.
-    """
+    """Read a circuit. All numbers are parsed in one sweep: tens of megabytes take seconds."""
     data = read_bytes(path)
     if encoding is not None or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         data = read_text(path, encoding).encode("utf-8", "replace")

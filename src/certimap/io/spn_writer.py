@@ -26,12 +26,7 @@ NODES_TOGETHER = 2**14  # nodes written at a time
 def write_spn(model: Circuit, path: AnyPath) -> None:
     """Write a circuit; a categorical leaf other than an indicator becomes a sum.
 
-    Names, state labels and variables without leaves are lost.
-
-    Raises
-    ------
-    ModelError
-        If a real variable is restricted to an interval, which the format cannot express.
+    Names, state labels and variables without leaves are lost. ModelError for a real variable with limits.
     """
     used = set[int](model.leaf_var.tolist())
     for v, variable in enumerate(model.domain):

@@ -68,10 +68,7 @@ class TextTable:
     def columns_of(self, domain: Domain) -> dict[str, NDArray[Any]]:
         """Return the columns as labels and numbers of a domain (missing as None); other columns are dropped.
 
-        Raises
-        ------
-        ParseError
-            For a cell that is not a state, with its line, and for rows of a wrong length.
+        ParseError for a cell that is not a state, with its line, and for rows of a wrong length.
         """
         rows = [self.checked_row(k) for k in range(len(self.rows))]
         out: dict[str, NDArray[Any]] = {}
@@ -122,26 +119,16 @@ def read_text_table(
 
     Parameters
     ----------
-    path
-        The file.
+    path, encoding
+        The file; see `certimap.io.files.read_text`.
     header
         Whether its first row holds the names of the columns.
-    encoding
-        See `certimap.io.files.read_text`.
     separator
         One character, or comma, semicolon, tab, bar or space; None takes whichever of the first four gives every
         row as many cells as the first row.
 
-    Raises
-    ------
-    ParseError
-        For a file without rows, two columns with one name, a column without a name, and a file that two
-        separators fit equally well.
-
-    Warns
-    -----
-    UserWarning
-        If the first column has no name and distinct values: it is taken for row labels and dropped.
+    ParseError for a file without rows, a column without a name or with another's, and a file that two separators
+    fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.
     """
     text = read_text(path, encoding)
     sign = _sniffed(path, text) if separator is None else separator_of(separator)

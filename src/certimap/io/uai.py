@@ -40,19 +40,9 @@ FREE_STATES = 2**20  # limit on declared states beyond one per word of the file
 def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     """Read a network: a BayesianNetwork from a BAYES file, a MarkovNetwork from a MARKOV file.
 
-    Tables may be in the order of the format, of pgmpy or of pyagrum (see above).
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, an entry that is negative or NaN, a nonzero row of a
-        BAYES table that does not add to 1 within 1e-3, numbers of states too large for any memory.
-
-    Warns
-    -----
-    UserWarning
-        When rows of BAYES tables are renormalised, when the functions of a BAYES file are not one conditional
-        table per variable (the file is then read as a Markov network), and when tables are in another order.
+    Tables may be in the order of the format, of pgmpy or of pyagrum (see above). Warns when rows are renormalised,
+    when a BAYES file has not one conditional table per variable (it is then read as a Markov network), and when
+    tables are in another order.
     """
     text = read_text(path, encoding)
     tokens = Tokens(path, text)

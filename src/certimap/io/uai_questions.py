@@ -16,19 +16,16 @@ EvidenceKind = Literal["single", "cases"]
 def read_evidence(
     path: AnyPath, *, kind: EvidenceKind | None = None, encoding: str | None = None
 ) -> list[Evidence]:
-    """Read a `.evid` file: for each case, states of observed variables, both by number.
+    """Read a `.evid` file.
 
     Parameters
     ----------
-    path
-        The file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the number of
-        cases and then, for each, a count and its pairs. An empty file and a lone 0 are one case
-        without evidence.
+    path, encoding
+        The file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the number of cases and
+        then, for each, a count and its pairs. An empty file and a lone 0 are one case without evidence.
     kind
-        The layout. None takes "cases" if the first line is one number and as many lines of the right
-        length follow; else "single" if the file has 1 + 2k numbers; else "cases".
-    encoding
-        Encoding of the text; None means UTF-8.
+        The layout. None takes "cases" if the first line is one number and as many lines of the right length
+        follow; else "single" if the file has 1 + 2k numbers; else "cases".
 
     Returns
     -------
@@ -92,10 +89,8 @@ def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path:
 
     Parameters
     ----------
-    cases
-        State numbers by variable number: one case, or several.
-    path
-        The file to write.
+    cases, path
+        State numbers by variable number, one case or several; and the file.
     """
     if isinstance(cases, Mapping):
         text = _evidence_line(cases)
@@ -113,20 +108,13 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
 
     Parameters
     ----------
-    path
-        The file.
-    encoding
-        Encoding of the text; None means UTF-8.
+    path, encoding
+        The file; None means UTF-8.
 
     Returns
     -------
     list of int
         Variable numbers.
-
-    Raises
-    ------
-    ParseError
-        When the file is anything else.
     """
     tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
@@ -150,10 +138,8 @@ def write_query(variables: Sequence[int], path: AnyPath) -> None:
 
     Parameters
     ----------
-    variables
-        Variable numbers.
-    path
-        The file to write.
+    variables, path
+        Variable numbers, and the file.
     """
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
@@ -161,24 +147,15 @@ def write_query(variables: Sequence[int], path: AnyPath) -> None:
 def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int], Evidence]]:
     """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
 
-    All by number and without counts; an empty second line is no evidence.
-
     Parameters
     ----------
-    path
-        The file.
-    encoding
-        Encoding of the text; None means UTF-8.
+    path, encoding
+        The file: numbers without counts; an empty second line is no evidence.
 
     Returns
     -------
     list of (list of int, dict)
         For each query, its variable numbers, and state numbers by variable number.
-
-    Raises
-    ------
-    ParseError
-        When the file is anything else.
     """
     lines = _lines_of(path, read_text(path, encoding))
     while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
@@ -220,10 +197,8 @@ def write_mpe(states: Sequence[int], path: AnyPath) -> None:
 
     Parameters
     ----------
-    states
-        State numbers of all variables.
-    path
-        The file to write.
+    states, path
+        State numbers of all variables, and the file.
     """
     write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
 
@@ -233,9 +208,7 @@ def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
 
     Parameters
     ----------
-    assignment
-        State numbers by variable number.
-    path
-        The file to write.
+    assignment, path
+        State numbers by variable number, and the file.
     """
     write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")

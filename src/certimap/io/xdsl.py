@@ -24,16 +24,7 @@ _KINDS = ("cpt", "deterministic", "noisymax")
 def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     """Read a Bayesian network; large noisy-MAX nodes become chains over hidden helpers.
 
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, for XML with entities, and for nodes of other kinds
-        (decisions, utilities, equations, noisy adders) and of dynamic networks, which it names.
-
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
+    Nodes of other kinds (decisions, utilities, equations, noisy adders) and dynamic networks are refused.
     """
     root = read_xml(path, encoding)
     nodes = next(root.all("nodes"), None)
@@ -84,11 +75,7 @@ def _strengths(path: AnyPath, node: Element, name: str) -> list[int] | None:
 
 
 def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network, parents before children; numbers read back exactly.
-
-    Names and states that are not identifiers are converted, with one warning; the names shown by GeNIe keep the
-    originals of variables.
-    """
+    """Write a Bayesian network, parents first; the names that GeNIe shows keep those that are no identifiers."""
     names = written_names(model, path, states_too=True)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
     for child in model.topological_order:

@@ -41,13 +41,7 @@ class Element:
 
 
 def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
-    """Return the outermost element.
-
-    Raises
-    ------
-    ParseError
-        For a file that is not XML, defines entities, exceeds 256 MiB, or nests elements more than 50 deep.
-    """
+    """Return the outermost element; ParseError for other than XML, entities, over 256 MiB, or a depth above 50."""
     try:
         n_bytes = Path(path).stat().st_size
     except (OSError, ValueError):
@@ -143,7 +137,6 @@ def _checked(text: str) -> str:
     if not text or _UNWRITABLE.search(text) or text != " ".join(text.split()):
         raise ModelError(
             f"the name {cut(text)} cannot be written as XML; expected text without control characters, and with "
-            "single "
-            "blanks inside"
+            "single blanks inside"
         )
     return text

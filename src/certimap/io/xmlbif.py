@@ -18,19 +18,7 @@ from certimap.networks.bayesian import BayesianNetwork
 
 
 def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network.
-
-    Raises
-    ------
-    ParseError
-        With file and line: for a violation of the format, for XML with entities, and for decisions and
-        utilities, which it names.
-
-    Warns
-    -----
-    UserWarning
-        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
-    """
+    """Read a Bayesian network; decisions and utilities are refused."""
     root = read_xml(path, encoding)
     network = next(root.all("NETWORK"), None)
     if root.tag != "BIF" or network is None:
