@@ -14,7 +14,7 @@ from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.query import Query, items_of, make_query
 from certimap.core.untyped import is_missing
-from certimap.errors import ImpossibleEvidence, TooLarge
+from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.solvers.registry import wants_of
 
 SUMMED = "set_elimination"  # its representation (a tree, else a circuit) sums exactly
@@ -76,6 +76,8 @@ def conflict(
 
 def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: Limits) -> ImpossibleEvidence:
     """Return an error that names the contradicting observations, or the given error if none are found."""
+    if not isinstance(model, Model):  # a posterior, whose evidence is fixed
+        return error
     seconds = min(FIRST, limits.control.seconds_left)
     control = replace(limits.control, deadline=Control.starting_now(seconds).deadline)
     found = conflict(model, evidence, control, PATIENCE) if seconds > 0.0 else None
@@ -104,6 +106,8 @@ def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) 
         condition(model, query, wants=wants_of(SUMMED), limits=limits)
     except ImpossibleEvidence:
         return True
+    except QueryError:  # too far out to tell
+        return False
     except TooLarge:
         try:
             condition(model, make_query(model.domain, None, evidence), limits=limits)

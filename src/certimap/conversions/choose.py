@@ -12,12 +12,14 @@ from certimap.core.limits import BYTES_PER_ENTRY, Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
 from certimap.core.query import Query
-from certimap.errors import ModelError, TooLarge
+from certimap.errors import ModelError, QueryError, TooLarge
 
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability | str, ...]
 KEPT_BYTES = 10_000  # size of a posterior without its tables
+MOST_NAMED = 8  # observations that an error names
+MOST_SLACK = 1e-2  # rounding (nats) of evidence beyond which its logs tell nothing
 # Capabilities wanted by `auto`, best first, with reasons: solvers for earlier ones prove more.
 AUTO: tuple[tuple[Wants, str], ...] = (
     ((ELIMINATION,), "what is summed is small, and maximising takes less than a tree of conditional tables"),
@@ -101,13 +103,15 @@ def condition(
         If p(e) = 0.
     TooLarge
         If no representation with the required capabilities fits the limits.
+    QueryError
+        For observed numbers so far out that the logs of their densities round by more than 0.01 nats.
     """
     if type(model).condition is not Model.condition:
         return model.condition(query, limits)
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
     if limits is None or limits.device is None:
-        return _kept_or_built(model, query, wants, limits or Limits())
+        return _telling(_kept_or_built(model, query, wants, limits or Limits()), query)
     from certimap.circuits.tensor_posterior import on_device
 
     choice = plan(model, query, wants=(*(wants or ()), CIRCUIT), limits=limits)
@@ -132,6 +136,19 @@ def _kept_or_built(
         if choice.row.is_kept and control.deadline is None:
             model.kept.put(asked, found, KEPT_BYTES + BYTES_PER_ENTRY * found.facts.work)
     return found
+
+
+def _telling(posterior: Posterior, query: Query) -> Posterior:
+    """Return a posterior; refuse one of numbers so far out that its logs are rounding errors."""
+    slack = posterior.facts.log_slack
+    if slack <= MOST_SLACK or not (query.values or query.intervals):
+        return posterior
+    seen = [f"{query.domain.names[i]}={value:g}" for i, value in query.values.items()]
+    seen += [f"{query.domain.names[i]}=({low:g}, {high:g})" for i, (low, high) in query.intervals.items()]
+    raise QueryError(
+        f"the evidence lies too far from the model: the log of its density rounds by {slack:.2g} nats, and at "
+        f"most {MOST_SLACK:g} are accepted; look for another unit among {', '.join(seen[:MOST_NAMED])}"
+    )
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
@@ -160,7 +177,7 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
         for row in rows_of(model):
             is_slow = Masses in row.offers and Guesses not in wanted  # it sums over everything before any answer
             if offers(row.offers, wanted) and not is_slow and row.estimate(case).fits:
-                return row.build(case)
+                return _telling(row.build(case), query)
     raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
 
 

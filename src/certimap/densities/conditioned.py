@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.logs import log_sum
 from certimap.core.query import Query
-from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.gaussian_mixture import NEGLIGIBLE, GaussianMixture, largest_error
 from certimap.densities.kernels.windows import SLACK
 from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.densities.windows import WindowedNormals, Windows, windows_of
-from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.errors import ModelError, QueryError
 
 Floats = NDArray[np.float64]
 
@@ -72,10 +72,10 @@ def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[Gaussi
 
 
 def total_of(log_masses: Floats) -> float:
-    """Return ln of the sum of the components' interval masses; ImpossibleEvidence if it underflows."""
+    """Return ln of the sum of the components' interval masses; QueryError where that is beyond floats."""
     total = float(log_sum(log_masses))
     if not total > 0.5 * LEAST_LOG:
-        raise ImpossibleEvidence("the intervals observed are too far out: their mass is 0 in floating point")
+        raise QueryError("the intervals observed are too far out: the log of their mass is beyond floats")
     return total
 
 
@@ -90,13 +90,14 @@ def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
     limits = limits_of(query, [query.domain.index(name) for name in joint.domain.names])
     windows = windows_of(joint, 0, *limits)
     logs = windows.log_masses(np.zeros((1, len(joint.means), 0)))[0]
-    return logs, windows.log_slack + SLACK * (1.0 + float(np.abs(logs).max()))
+    errors = joint.errors(np.sqrt(2.0 * (NEGLIGIBLE + np.abs(logs)))) + SLACK * (1.0 + np.abs(logs))
+    return logs, windows.log_slack + largest_error(joint.log_weights + logs, errors)
 
 
 def log_evidence_of(model: GaussianMixture, query: Query) -> float:
     """Return ln of the density of the observed values times the mass of the intervals, all else summed out.
 
-    Raises ModelError if the intervals' mass has no closed form, and ImpossibleEvidence if it underflows.
+    Raises ModelError if the intervals' mass has no closed form, and QueryError if the values are too far out.
     """
     names, intervals = query.domain.names, sorted(query.intervals)
     known = {names[i]: value for i, value in query.values.items()}
@@ -124,8 +125,8 @@ def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> No
     ------
     ModelError
         If variables that are summed out are restricted to intervals and depend on each other.
-    ImpossibleEvidence
-        If the evidence has no density.
+    QueryError
+        If the evidence lies so far out that its density is beyond floats.
     """
     names = query.domain.names
     queried: list[int] = query.variables.tolist()

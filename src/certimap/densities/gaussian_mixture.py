@@ -14,11 +14,15 @@ from certimap.core.domain import Domain, Real, as_real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.core.rounding import LEAST_VARIANCE
-from certimap.errors import ImpossibleEvidence, ModelError, QueryError
+from certimap.errors import ModelError, QueryError
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
 ENTRIES_AT_ONCE = 1 << 23  # limit on the size of an array of points, components and variables
+EPS = 2.0**-52
+DEVIATIONS = 40.0  # no density within e^-745 of the highest lies farther from a mean
+FARTHEST = 1e150  # standard deviations, whose square is a number
+NEGLIGIBLE = 750.0  # nats below the highest component at which another's share is 0 in floats
 
 
 class GaussianMixture(Model):
@@ -72,8 +76,18 @@ class GaussianMixture(Model):
         symmetric = 0.5 * (covariances + transposed)
         self._fill(domain, np.log(weights) - math.log(float(weights.sum())), means, symmetric)
 
-    def _fill(self, domain: Domain, log_weights: Floats, means: Floats, covariances: Floats) -> None:
+    def _fill(
+        self,
+        domain: Domain,
+        log_weights: Floats,
+        means: Floats,
+        covariances: Floats,
+        before: GaussianMixture | None = None,
+    ) -> None:
         self.domain = domain
+        # what rounding moved each component's log weight by (nats), and its mean (in standard deviations)
+        self.log_errors: Floats = np.zeros(len(log_weights)) if before is None else before.log_errors
+        self.shifts: Floats = np.zeros(len(log_weights)) if before is None else before.shifts
         self.log_weights: Floats = log_weights
         self.means: Floats = means
         self.covariances: Floats = covariances
@@ -132,8 +146,7 @@ class GaussianMixture(Model):
 
         A variable's unit has no influence on rounding in a Cholesky factorisation.
         """
-        sds = np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
-        return np.linalg.cond(self.factors * sds[:, None, :])
+        return _conditions(self.factors, self.covariances)
 
     def marginal(self, variables: Sequence[str]) -> GaussianMixture:
         """Integrate all other variables out.
@@ -148,7 +161,8 @@ class GaussianMixture(Model):
         GaussianMixture
         """
         at = [self.domain.index(name) for name in variables]
-        return self._with(self.log_weights, self.means[:, at], self.covariances[:, at][:, :, at], variables)
+        own = self.covariances[:, at][:, :, at]
+        return self._with(self.log_weights, self.means[:, at], own, variables, self)
 
     def part(self, components: NDArray[np.int64]) -> GaussianMixture:
         """Return some of the components with unchanged weights, which then add to less than 1.
@@ -163,7 +177,9 @@ class GaussianMixture(Model):
         GaussianMixture
         """
         logs, means, covariances = (a[components] for a in (self.log_weights, self.means, self.covariances))
-        return self._with(logs, means, covariances, self.domain.names)
+        made = self._with(logs, means, covariances, self.domain.names)
+        made.log_errors, made.shifts = self.log_errors[components], self.shifts[components]
+        return made
 
     def given(self, evidence: Mapping[str, float]) -> tuple[GaussianMixture, float]:
         """Observe some variables, not all.
@@ -182,8 +198,8 @@ class GaussianMixture(Model):
 
         Raises
         ------
-        ImpossibleEvidence
-            If that density underflows.
+        QueryError
+            If the values lie so far out that the logs of all components are beyond the range of floats.
         """
         seen = [self.domain.index(name) for name in evidence]
         rest = [i for i in range(len(self.domain)) if i not in seen]
@@ -192,21 +208,48 @@ class GaussianMixture(Model):
         if not seen:
             return self, 0.0
         values = np.array([as_real(self._real(i), evidence[self.domain.names[i]]) for i in seen])
-        own = self.covariances[:, rest][:, :, rest]
         across, observed = self.covariances[:, rest][:, :, seen], self.covariances[:, seen][:, :, seen]
         roots = _inverse_roots(observed)
-        scaled = np.einsum("kde,ke->kd", roots, values - self.means[:, seen])
+        off = values - self.means[:, seen]
         half = np.einsum("kde,kfe->kfd", roots, across)  # covariances with the whitened evidence
-        means = self.means[:, rest] + np.einsum("kfd,kd->kf", half, scaled)
-        covariances = own - np.einsum("kfd,kgd->kfg", half, half)
-        dets = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-        logs = self.log_weights + dets - 0.5 * np.square(scaled).sum(axis=1) - 0.5 * len(seen) * LOG_2PI
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.einsum("kde,ke->kd", roots, off)
+            means = self.means[:, rest] + np.einsum("kfd,kd->kf", half, scaled)
+            dets = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+            logs = self.log_weights + dets - 0.5 * np.square(scaled).sum(axis=1) - 0.5 * len(seen) * LOG_2PI
+        told = np.isfinite(means).all(axis=1) & np.isfinite(logs)
+        logs, means = np.where(told, logs, -np.inf), np.where(told[:, None], means, self.means[:, rest])
         log_evidence = float(log_sum(logs))
         if log_evidence == -np.inf:
-            raise ImpossibleEvidence("the evidence is too far out: its density is 0 in floating point")
-        return self._with(
-            logs - log_evidence, means, covariances, [self.domain.names[i] for i in rest]
-        ), log_evidence
+            raise QueryError("the values observed are too far out: the log of their density is beyond floats")
+        covariances = self.covariances[:, rest][:, :, rest] - np.einsum("kfd,kgd->kfg", half, half)
+        given = self._with(logs - log_evidence, means, covariances, [self.domain.names[i] for i in rest])
+        reach, share = _rounding(roots, observed, np.where(told[:, None], off, 0.0))
+        moved = np.einsum("kfd,kd->kf", np.abs(half), reach) * share[:, None] + EPS * np.abs(means)
+        lengths = np.linalg.norm(reach, axis=1)
+        given.log_errors = self.errors(lengths) + share * np.square(lengths) + EPS * np.abs(dets)
+        given.shifts = given.whitened(moved) + self.shifts * (1.0 + EPS)
+        return given, log_evidence
+
+    def moved(self, by: Floats) -> GaussianMixture:
+        """Return the same mixture, whose means are known up to `by`, shape (K, n)."""
+        made = self._with(self.log_weights, self.means, self.covariances, self.domain.names, self)
+        made.shifts = self.shifts + self.whitened(by)
+        return made
+
+    def whitened(self, sizes: Floats) -> Floats:
+        """Return bounds on the lengths of vectors up to these sizes, in standard deviations, shape (K,)."""
+        return np.linalg.norm(np.einsum("kde,ke->kd", np.abs(self.factors), sizes), axis=1)
+
+    def errors(self, reach: Floats | float) -> Floats:
+        """Return bounds on the errors of log densities at a distance from the means, in nats, shape (K,)."""
+        return self.log_errors + reach * self.shifts + np.square(self.shifts)
+
+    def errors_at(self, point: Floats) -> Floats:
+        """Return bounds on the errors of `log_components` at a point, in nats, shape (K,)."""
+        reach, share = _rounding(self.factors, self.covariances, point - self.means)
+        lengths = np.linalg.norm(reach, axis=1)
+        return self.errors(lengths) + share * np.square(lengths)
 
     def to_arrays(self) -> dict[str, Floats]:
         """Return the arrays for files, by name.
@@ -255,11 +298,39 @@ class GaussianMixture(Model):
         assert isinstance(variable, Real)
         return variable
 
-    def _with(self, logs: Floats, means: Floats, covariances: Floats, names: Sequence[str]) -> GaussianMixture:
+    def _with(
+        self,
+        logs: Floats,
+        means: Floats,
+        covariances: Floats,
+        names: Sequence[str],
+        before: GaussianMixture | None = None,
+    ) -> GaussianMixture:
         """Return a mixture over some of the variables."""
         made = GaussianMixture.__new__(GaussianMixture)
-        made._fill(self.domain.subset(self.domain.index(name) for name in names), logs, means, covariances)
+        domain = self.domain.subset(self.domain.index(name) for name in names)
+        made._fill(domain, logs, means, covariances, before)
         return made
+
+
+def largest_error(logs: Floats, errors: Floats) -> float:
+    """Return the largest error (nats) of components, shape (K,), without those far below the highest log."""
+    counted = logs + errors >= np.max(logs - errors) - NEGLIGIBLE
+    return float(errors[counted].max(initial=0.0))
+
+
+def _rounding(roots: Floats, covariances: Floats, off: Floats) -> tuple[Floats, Floats]:
+    """Return sizes of whitened vectors, shape (K, n), and the share of them that rounding may be, shape (K,)."""
+    with np.errstate(over="ignore"):
+        reach = np.einsum("kde,ke->kd", np.abs(roots), np.abs(off))
+    share = EPS * (off.shape[1] + 8.0) * (4.0 + _conditions(roots, covariances))
+    return np.minimum(reach, FARTHEST), share
+
+
+def _conditions(factors: Floats, covariances: Floats) -> Floats:
+    """Return condition numbers of inverse roots in units of standard deviations."""
+    sds = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    return np.linalg.cond(factors * sds[:, None, :])
 
 
 def _inverse_roots(covariances: Floats) -> Floats:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.core.query import Query, make_query
-from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.gaussian_mixture import EPS, GaussianMixture, largest_error
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
 if TYPE_CHECKING:
@@ -236,14 +237,16 @@ class LinearGaussianNetwork(Model):
             return Components(own, log_weights, None, log_evidence, log_slack)
         names = self.domain.names
         kept = [*asked, *others, *known]
-        means, covariances = self._moments(kept, states, len(log_weights))
-        joint = GaussianMixture(
-            np.exp(log_weights - log_weights.max()), means, covariances, [names[i] for i in kept]
-        )
+        means, covariances, off = self._moments(kept, states, len(log_weights))
+        joint = GaussianMixture(np.ones(len(means)), means, covariances, [names[i] for i in kept]).moved(off)
+        joint.log_weights = log_weights - float(log_sum(log_weights))
         if not asked and not others:
-            logs = joint.log_components(np.array([list(known.values())], np.float64))[0]
-            of_values = float(log_sum(logs))
-            return Components(own, logs - of_values, None, log_evidence + of_values, log_slack)
+            point = np.array(list(known.values()), np.float64)
+            logs = joint.log_components(point[None])[0]
+            of_values, rounding = float(log_sum(logs)), largest_error(logs, joint.errors_at(point))
+            if not of_values > 0.5 * LEAST_LOG:
+                raise QueryError("the values observed are too far out: the log of their density is beyond floats")
+            return Components(own, logs - of_values, None, log_evidence + of_values, log_slack + rounding)
         joint, of_values = joint.given({names[i]: value for i, value in known.items()})
         if asked:
             mixture, hidden = hide(joint, query, asked)
@@ -303,22 +306,27 @@ class LinearGaussianNetwork(Model):
                 states[i] = np.full(int(kept.sum()), int(np.argmax(weights)), np.int64)
         return states, logs[kept], log_evidence, log_slack
 
-    def _moments(self, wanted: Sequence[int], states: Mapping[int, Ints], n: int) -> tuple[Floats, Floats]:
-        """Return means and covariances of real variables under each configuration, parents before children."""
+    def _moments(self, wanted: Sequence[int], states: Mapping[int, Ints], n: int) -> tuple[Floats, Floats, Floats]:
+        """Return means and covariances of real variables under each configuration, and errors of the means."""
         order = self._closure(wanted)
         place = {i: k for k, i in enumerate(order)}
         means, covariances = np.zeros((n, len(order))), np.zeros((n, len(order), len(order)))
+        off = np.zeros((n, len(order)))
         for k, i in enumerate(order):
             node = self._nodes[i]
             rows = tuple(states[j] for j in node.discrete)
             weights = np.broadcast_to(node.coefficients[rows], (n, len(node.real)))
             at = [place[j] for j in node.real]
             means[:, k] = node.intercept[rows] + np.einsum("bp,bp->b", weights, means[:, at])
+            terms = EPS * (2.0 + len(at)) * np.abs(means[:, at]) + off[:, at]
+            off[:, k] = np.einsum("bp,bp->b", np.abs(weights), terms)
+            if at:
+                off[:, k] += EPS * np.abs(node.intercept[rows])
             across = np.einsum("bp,bpe->be", weights, covariances[:, at])
             covariances[:, k], covariances[:, :, k] = across, across
             covariances[:, k, k] = node.sd[rows] ** 2 + np.einsum("bp,bp->b", weights, across[:, at])
         chosen = [place[i] for i in wanted]
-        return means[:, chosen], covariances[:, chosen][:, :, chosen]
+        return means[:, chosen], covariances[:, chosen][:, :, chosen], off[:, chosen]
 
 
 def _checked(domain: Domain, node: LinearGaussian) -> _Node:

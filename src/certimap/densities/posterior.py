@@ -11,7 +11,7 @@ from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Facts, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
-from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.gaussian_mixture import DEVIATIONS, GaussianMixture, largest_error
 from certimap.densities.kernels.normals import NormalArrays, bound_normals
 from certimap.errors import QueryError
 from certimap.kernels.mixture_bounds import EPS, room_for
@@ -49,12 +49,16 @@ class NormalsPosterior:
         self.low, self.high = low, high
         self.log_shift = log_evidence if self.is_restricted else 0.0
         n, k = len(mixture.domain), len(mixture.log_weights)
+        errors = mixture.errors(DEVIATIONS)
+        # Inside intervals any component may be the highest.
+        of_evidence = float(errors.max()) if self.is_restricted else largest_error(mixture.log_tops, errors)
         self.facts = Facts.of(
             mixture.domain,
             log_evidence=None if self.is_restricted else log_evidence,
             is_normalised=not self.is_restricted,
             work=k * n * n,
-            log_slack=EPS * ((n + 8.0) * n * (50.0 + float(mixture.conditions.max())) + k + abs(self.log_shift)),
+            log_slack=EPS * ((n + 8.0) * n * (50.0 + float(mixture.conditions.max())) + k + abs(self.log_shift))
+            + of_evidence,
         )
 
     @property

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.box import Boxes, Points
 from certimap.core.query import make_query
+from certimap.errors import DataError
 from certimap.learn.table import encode, missing_in
 
 if TYPE_CHECKING:
@@ -35,13 +37,22 @@ def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
     Raises
     ------
     DataError
-        For an absent column, or a value that is not a state of its variable.
+        For an absent column, a value that is not a state of its variable, or a row so far out that the log of its
+        density is beyond floats.
     """
     table = encode(data, model.domain)
     missing = missing_in(table.points)
     if not model.domain.is_discrete and missing.any():
-        return log_likelihoods_by_pattern(model, table.points, missing)
-    return log_likelihoods(posterior_over_all(model), table.points, missing)
+        out = log_likelihoods_by_pattern(model, table.points, missing)
+    else:
+        out = log_likelihoods(posterior_over_all(model), table.points, missing)
+    beyond = np.flatnonzero((out <= 0.5 * LEAST_LOG) & np.isfinite(out))
+    if len(beyond):
+        raise DataError(
+            f"row {beyond[0]} lies so far from the model that the log of its density is beyond floats; look for a "
+            "number in another unit"
+        )
+    return out
 
 
 def posterior_over_all(model: Any) -> BoxPosterior:

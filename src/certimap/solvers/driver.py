@@ -20,7 +20,7 @@ from certimap.core.arguments import seed_checked
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
-from certimap.errors import SolverError
+from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
 from certimap.solvers.interrupts import interruptible
@@ -70,6 +70,8 @@ def run(
     ------
     SolverError
         When the solver cannot run on the posterior; the message names one that can.
+    ImpossibleEvidence
+        Where the run proved that every assignment has probability 0.
     """
     started = time.perf_counter()
     chosen, external, proof_bytes = resolve(request.solver, posterior), request.upper_bound, request.proof_bytes
@@ -263,6 +265,9 @@ def _result(
     """Assemble the result."""
     from certimap import __version__
 
+    upper = ledger.log_upper_bound
+    if upper == -math.inf:
+        raise ImpossibleEvidence("no assignment of the query variables is possible: each has probability 0")
     certificate = issue(ledger)
     status = _settled(status, certificate)
     best = ledger.best
@@ -270,7 +275,6 @@ def _result(
     labels = [solver.decode(ledger.posterior, p) for p in points]
     facts = ledger.posterior.facts
     evidence, normalised = facts.log_evidence, facts.is_normalised
-    upper = ledger.log_upper_bound
     # The ledger's logs are of p(q | e) or of p(q, e); with p(e) known, one follows from the other.
     shift = None if evidence is None else evidence if normalised else -evidence
     other = None if shift is None else best[0][0] + shift

@@ -79,3 +79,13 @@ def test_an_honest_search_by_a_stranger_needs_no_assumption():
 
     certificate = cm.map_query(posterior, solver=Claiming(search), epsilon=0.0, delta=0.0).certificate
     assert (certificate.kind, certificate.assumptions) == (CertificateKind.EXACT, ())
+
+
+@pytest.mark.parametrize("solver", ["auto", "exhaustive"])
+def test_a_posterior_without_a_possible_assignment_is_refused(solver):
+    def draws(n, rng):
+        return rng.integers(0, 3, (n, 2))
+
+    nothing = cm.FunctionPosterior([3, 3], draws, lambda points: np.full(len(points), -np.inf), normalised=False)
+    with pytest.raises(cm.ImpossibleEvidence, match="no assignment of the query variables is possible"):
+        cm.map_query(nothing, solver=solver, rng=0)
