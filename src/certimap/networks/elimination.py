@@ -26,10 +26,6 @@ class Elimination:
     n_edges
         An estimate of the compiled circuit's edges from above: zeros and sharing only remove some.
         Cliques that are plain arithmetic (nothing queried below them) have none.
-    log2_early
-        Log base 2 of the joint states of the query variables eliminated before a summed variable above them in
-        the tree of cliques. 0: maximising in this order is exact; otherwise it gives an upper bound on the maximum
-        of the sum.
     """
 
     order: tuple[int, ...]
@@ -38,7 +34,6 @@ class Elimination:
     log2_size: float
     log2_largest: float
     n_edges: float
-    log2_early: float
 
     @property
     def cliques(self) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -78,11 +73,6 @@ def measure(
             n_edges += clique / sizes[v]
         if separator and (n_messages[i] or leaf):
             n_messages[place[separator[0]]] += 1
-    early, below = 0.0, set[int]()
-    for v, separator in zip(reversed(order), reversed(separators), strict=True):
-        if separator and (separator[0] in below or separator[0] not in queried):
-            below.add(v)
-            early += log2[v] if v in queried else 0.0
     return Elimination(
-        tuple(order), tuple(separators), width, math.log2(entries) if entries else 0.0, largest, n_edges, early
+        tuple(order), tuple(separators), width, math.log2(entries) if entries else 0.0, largest, n_edges
     )

@@ -20,7 +20,6 @@ from certimap.networks.kernels.orders import (
     FILL,
     GRAIN,
     HIDDEN,
-    LAST,
     PLACE,
     QUERIED,
     SIZE,
@@ -54,7 +53,6 @@ _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
 _NEAR = 1e-4  # log2 by which a clique may exceed a limit: sizes are rounded to grains
 _ORDERING = "looking for an elimination order"
-_BACK = (0, 1, 2, 4)  # log2 below the limit up to which hidden variables go first
 _COSTS = (FILL, WEIGHTED_FILL, SIZE)
 _NOISE = ((0.0, 0.0), (0.5, 0.05), (0.5, 0.15))  # of tries, in turn: see `OrderRule`
 
@@ -80,7 +78,7 @@ def min_fill(
     first
         Variables to take before others while their clique has at most `2 ** log2_limit` entries.
     query
-        The variables that are not summed out, for the order's `n_edges` and `log2_early`.
+        The variables that are not summed out, for the order's `n_edges`.
     most_entries
         Give up, and return None, once the cliques together have more entries.
     control
@@ -92,7 +90,7 @@ def min_fill(
     counted again each time that one of them goes: 1,000 variables take some 3 ms.
     """
     search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
-    rule = OrderRule(FILL, _grains(log2_limit), _UNLIMITED, -1.0, 0.0)
+    rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
     small = search.small(rule, query, most_entries)
     if small is not None:
         return small
@@ -104,9 +102,6 @@ def best_order(
     scopes: Iterable[Collection[int]],
     sizes: Mapping[int, int],
     *,
-    query: Collection[int] | None = None,
-    last: Collection[int] = (),
-    log2_most: float = math.inf,
     effort: float = EFFORT,
     seed: int = 0,
     control: Control | None = None,
@@ -117,18 +112,9 @@ def best_order(
     ----------
     scopes, sizes
         As for `min_fill`.
-    query
-        None for an order without constraints. Given, the other variables are summed out and go first, and these
-        are maximised.
-    last
-        Variables that go after all others, whatever their cliques.
-    log2_most
-        With `query`, log base 2 of the largest clique that the others may have before a queried variable goes
-        early instead: the order delays queried variables as far as memory allows. `Elimination.log2_early` says
-        how far that was; it is 0 where no queried variable goes before one that is summed and meets it.
     effort
-        The most entries of lists of neighbours to visit, some 1e8 a second. Fewer where the order is cheap and
-        nothing goes early: a search never costs more than a share of what eliminating in the best order does.
+        The most entries of lists of neighbours to visit, some 1e8 a second. Fewer where the order is cheap: a
+        search never costs more than a share of what eliminating in the best order does.
     seed
         Of the restarts. The same arguments return the same order, unless the time runs out.
     control
@@ -141,30 +127,26 @@ def best_order(
     schemes for inference in graphical models" (2011); most of them keep a beginning of the best order. The band
     order is reverse Cuthill and McKee's (1969), which is best on grids.
     """
-    queried = set[int]() if query is None else set(query)
-    stage = dict.fromkeys(queried, QUERIED) | dict.fromkeys(last, LAST)
-    search = _Search(scopes, sizes, stage, control, seed)
-    limit = _grains(log2_most)
-    rule = OrderRule(FILL, limit, limit, -1.0, 0.0)
-    small = search.small(rule, queried)
-    if small is not None and small.log2_early == 0.0 and small.log2_largest <= log2_most:
+    search = _Search(scopes, sizes, {}, control, seed)
+    rule = OrderRule(FILL, _UNLIMITED, -1.0, 0.0)
+    small = search.small(rule, ())
+    if small is not None:
         return small  # a search would cost more than it can save
     best = search.greedy(rule)
     assert best is not None  # no total is too large
-    for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit), LITTLE)):
+    for tries, most in ((search.exact_tries(), math.inf), (search.random_tries(), LITTLE)):
         n_tries = n_useful = 0
         while not search.control.should_stop and n_tries <= PATIENCE + 2 * n_useful:
-            is_final = best.rank(log2_most) <= (0.0, 0.0, best.log2_size)  # nothing early, and within memory
-            if search.work >= search.effort_for(best.log2_size if is_final else math.inf, effort, most):
+            if search.work >= search.effort_for(best.log2_size, effort, most):
                 break
             try_ = next(tries, None)
             if try_ is None:
                 break
             n_tries += 1
             found = search.made(try_, best)
-            if found is not None and found.rank(log2_most) < best.rank(log2_most):
+            if found is not None and found.log2_size < best.log2_size:
                 best, n_useful = found, n_tries
-    return search.measured(best.order, queried)
+    return search.measured(best.order, ())
 
 
 def plan_elimination(
@@ -210,17 +192,10 @@ def _own(log2: Floats) -> Ints:
 
 
 class _Found(NamedTuple):
-    """An order by places, and log2 of its joint states, of the largest clique, and of what goes early."""
+    """An order by places, and log2 of its joint states."""
 
     order: Ints
     log2_size: float
-    log2_largest: float
-    log2_early: float
-
-    def rank(self, log2_most: float) -> tuple[float, float, float]:
-        """Return the sort key of orders: within memory, nothing early, cheap."""
-        over = max(0.0, self.log2_largest - log2_most - _NEAR) if math.isfinite(log2_most) else 0.0
-        return over, self.log2_early, self.log2_size
 
 
 @dataclass(frozen=True)
@@ -255,14 +230,13 @@ class _Search:
         self.log2 = np.log2([float(sizes[v]) for v in self.variables])
         self.stage = np.array([stage.get(v, HIDDEN) for v in self.variables], np.int64)
         self.place = np.zeros(len(self.variables), np.int64)
-        self.is_mixed = bool(np.any(self.stage == QUERIED) and np.any(self.stage == HIDDEN))
 
     def effort_for(self, log2_size: float, effort: float, hopeless: float) -> float:
         """Return how much work to spend on orders, given log2 of the entries of the best one.
 
-        `log2_size` inf means that the order must be improved at any cost; `hopeless` is the work if no order fits.
+        `hopeless` is the work if no order fits.
         """
-        is_hopeless = HOPELESS < log2_size < math.inf
+        is_hopeless = log2_size > HOPELESS
         worth = hopeless if is_hopeless else SHARE * 2.0 ** min(log2_size, HOPELESS)
         seconds = self.control.seconds_left
         if math.isfinite(seconds):  # in powers of two, so that it does not depend on the last millisecond
@@ -292,46 +266,32 @@ class _Search:
         separators = [tuple(variables[u] for u in sorted(around, key=place.__getitem__)) for _, around in found]
         return measure([variables[v] for v, _ in found], separators, self.sizes, query)
 
-    def exact_tries(self, limit: int) -> Iterator[_Try]:
+    def exact_tries(self) -> Iterator[_Try]:
         """Yield the deterministic tries."""
         sparse: Any = import_module("scipy.sparse")
         sweeps: Any = import_module("scipy.sparse.csgraph")
         n = len(self.variables)
         matrix: Any = sparse.csr_matrix((np.ones(len(self.near)), self.near, self.pointers), (n, n))
         band = np.array(sweeps.reverse_cuthill_mckee(matrix, True), np.int64)
-        for first, most in self.limits(limit):
-            for order in (band, band[::-1]):
-                self.place[order] = np.arange(n)
-                yield _Try(OrderRule(PLACE, first, most, -1.0, 0.0))
-            for cost in (WEIGHTED_FILL, SIZE):
-                yield _Try(OrderRule(cost, first, most, -1.0, 0.0))
+        for order in (band, band[::-1]):
+            self.place[order] = np.arange(n)
+            yield _Try(OrderRule(PLACE, _UNLIMITED, -1.0, 0.0))
+        for cost in (WEIGHTED_FILL, SIZE):
+            yield _Try(OrderRule(cost, _UNLIMITED, -1.0, 0.0))
 
-    def limits(self, limit: int) -> list[tuple[int, int]]:
-        """Return what hidden variables' cliques may weigh to go first, and any clique, in turn.
-
-        Cliques that go up to the limit at once may leave none within it.
-        """
-        if limit == _UNLIMITED or not self.is_mixed:
-            return [(limit, limit)]
-        return [*((max(limit - back * GRAIN, 0), limit) for back in _BACK), (0, limit), (_UNLIMITED, _UNLIMITED)]
-
-    def random_tries(self, limit: int) -> Iterator[_Try]:
+    def random_tries(self) -> Iterator[_Try]:
         """Yield tries without end."""
         rng = np.random.default_rng(self.seed)
-        limits = self.limits(limit)
         for k in itertools.count():
             noise, spread = _NOISE[k // len(_COSTS) % len(_NOISE)]
             kept = rng.random() if k % KEPT_TRIES else 0.0
-            first, most = limits[k // len(_COSTS) // len(_NOISE) % len(limits)]
-            rule = OrderRule(_COSTS[k % len(_COSTS)], first, most, noise, spread)
-            yield _Try(rule, k, kept)
+            yield _Try(OrderRule(_COSTS[k % len(_COSTS)], _UNLIMITED, noise, spread), k, kept)
 
     def made(self, try_: _Try, best: _Found) -> _Found | None:
         """Return the order of a try; None where it is dearer than the best, or the time was up."""
-        log2_most = math.inf if self.is_mixed else best.log2_size
         kept = best.order[: int(try_.kept * len(best.order))]
         try:
-            return self.greedy(try_.rule, kept, try_.row, log2_most)
+            return self.greedy(try_.rule, kept, try_.row, best.log2_size)
         except TimeUp:
             return None
 
@@ -356,9 +316,8 @@ class _Search:
         self.work += int(graph.counters[kernels.WORK]) + len(self.near) + WORK_PER_TRY
         if outcome == kernels.BEYOND:
             return None
-        entries, largest = float(graph.totals[0]), float(graph.totals[1])
-        early = self._early(graph.order) if self.is_mixed else 0.0
-        return _Found(graph.order, math.log2(entries) if entries else 0.0, float(largest), early)
+        entries = float(graph.totals[0])
+        return _Found(graph.order, math.log2(entries) if entries else 0.0)
 
     def _open(self, rule: OrderRule, stream: NDArray[np.uint64]) -> NeighbourLists:
         """Return the graph with all variables still in it."""
@@ -378,10 +337,6 @@ class _Search:
         )  # fmt: skip
         kernels.open_graph(graph, rule, stream)
         return graph
-
-    def _early(self, order: Ints) -> float:
-        pointers, members = self.separators(order)
-        return kernels.log2_early(order, pointers, members, self.stage, self.log2)
 
     def separators(self, order: Ints) -> tuple[Ints, Ints]:
         """Return where the separator of each variable of an order begins, and their members by places."""

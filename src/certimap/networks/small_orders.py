@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from certimap.networks.kernels.orders import GRAIN, HIDDEN, LAST, OVER, QUERIED, OrderRule
+from certimap.networks.kernels.orders import GRAIN, HIDDEN, QUERIED, OrderRule
 
 
 def least_fill(
@@ -28,10 +28,6 @@ def least_fill(
     weight = [own[v] + sum(own[u] for u in around) for v, around in enumerate(near)]
 
     def rank(v: int) -> tuple[int, int, int, int]:
-        if stage[v] == LAST:
-            return OVER + 1, missing[v], weight[v], v
-        if weight[v] > rule.most:
-            return OVER, weight[v], missing[v], v
         is_late = stage[v] == HIDDEN and weight[v] > rule.first_limit
         return QUERIED if is_late else stage[v], missing[v], weight[v], v
 

@@ -42,28 +42,14 @@ def plain_cliques(scopes, order):
     return found
 
 
-def plain_early(scopes, sizes, order, query):
-    """Add up the queried variables from which a hidden one is reached along separators."""
-    separators = dict(plain_cliques(scopes, order))
-    total = 0.0
-    for v in query:
-        above, up = set(), v
-        while separators[up]:
-            up = min(separators[up], key=order.index)
-            above.add(up)
-        total += math.log2(sizes[v]) if above - set(query) else 0.0
-    return total
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_cliques_and_sizes_are_those_of_joining_neighbours(seed):
     scopes, sizes = random_graph(seed)
     query = sorted(sizes)[::3]
     found = [
         min_fill(scopes, sizes, query=query),
-        best_order(scopes, sizes, query=query, effort=1e6, seed=seed),
-        best_order(scopes, sizes, query=query, log2_most=8.0, effort=1e6, seed=seed),
-        best_order(scopes, sizes, query=query, last=query[:1], effort=1e6, seed=seed),
+        min_fill(scopes, sizes, query, 8.0),
+        best_order(scopes, sizes, effort=1e6, seed=seed),
     ]
     for order in found:
         assert order is not None
@@ -75,7 +61,6 @@ def test_cliques_and_sizes_are_those_of_joining_neighbours(seed):
         clique = [math.prod(sizes[u] for u in (v, *near)) for v, near in plain]
         assert order.log2_largest == pytest.approx(math.log2(max(clique)))
         assert order.log2_size == pytest.approx(math.log2(sum(clique)))
-        assert order.log2_early == pytest.approx(plain_early(scopes, sizes, order.order, query))
 
 
 @pytest.mark.parametrize("n", [2, 6, 14, 40])
@@ -84,16 +69,13 @@ def test_small_graphs_get_the_order_of_the_kernel(seed, n, monkeypatch):
     scopes, sizes = random_graph(seed, n)
     rng = np.random.default_rng(seed)
     limit, most_entries = float(rng.integers(3, 14)), 2.0 ** float(rng.integers(4, 16))
-    query, last = (rng.permutation(sorted(sizes))[: rng.integers(0, n)].tolist() for _ in range(2))
+    query, asked = (rng.permutation(sorted(sizes))[: rng.integers(0, n)].tolist() for _ in range(2))
 
     def found():
         return [
             min_fill(scopes, sizes, query=query),
-            min_fill(scopes, sizes, query, limit, query=last, most_entries=most_entries),
+            min_fill(scopes, sizes, query, limit, query=asked, most_entries=most_entries),
             best_order(scopes, sizes, effort=1e5),
-            best_order(scopes, sizes, query=query, effort=1e5),
-            best_order(scopes, sizes, query=query, last=last[:2], effort=1e5),
-            best_order(scopes, sizes, query=query, last=last[:2], log2_most=limit, effort=1e5),
         ]
 
     small = found()
@@ -105,40 +87,25 @@ def test_small_graphs_need_no_kernel(monkeypatch):
     monkeypatch.setattr(orders, "kernels", None)
     for steps in (1, 2, 20, 200):
         chain, sizes = [(i, i + 1) for i in range(steps)], dict.fromkeys(range(steps + 1), 3)
-        assert best_order(chain, sizes, query=[0]).log2_early == 0.0
+        assert best_order(chain, sizes).log2_largest == pytest.approx(2 * math.log2(3))
         assert min_fill(chain, sizes, range(steps), 12.0) is not None
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_constraints_are_kept(seed, monkeypatch):
-    monkeypatch.setattr(orders, "SHARE", 1e9)  # all kinds of tries, though these graphs are small
+def test_hidden_variables_go_first_while_their_cliques_are_small(seed):
     scopes, sizes = random_graph(seed)
     query = sorted(sizes)[::2]
-    strict = best_order(scopes, sizes, query=query, effort=1e5)
-    stages = [v in query for v in strict.order]
-    assert stages == sorted(stages)
-    assert strict.log2_early == 0.0
-    free = best_order(scopes, sizes, effort=1e5)
-    assert free.log2_size <= strict.log2_size + 1e-9
-    for most in (free.log2_largest, 0.5 * (free.log2_largest + strict.log2_largest), strict.log2_largest):
-        delayed = best_order(scopes, sizes, query=query, log2_most=most + 1e-6, effort=1e5)
-        if delayed.log2_largest > most + 1e-5:  # a greedy order need not find what an unconstrained one has
-            assert most < strict.log2_largest - 1e-6
-    ample = best_order(scopes, sizes, query=query, log2_most=strict.log2_largest + 3.0, effort=1e5)
-    assert ample.log2_early == 0.0
-    last = best_order(scopes, sizes, last=query[-1:], effort=1e5)
-    assert last.order[-1] == query[-1]
-
-
-def test_delayed_orders_trade_memory_for_delay():
-    scopes, sizes = grid(9, 2)
-    query = np.random.default_rng(0).permutation(81)[:40].tolist()
-    limits = (10.0, 13.0, 16.0, math.inf)
-    found = [best_order(scopes, sizes, query=query, log2_most=most, effort=1e6) for most in limits]
-    assert all(round(order.log2_largest) <= most for order, most in zip(found, limits, strict=True))
-    early = [order.log2_early for order in found]
-    assert early == sorted(early, reverse=True)
-    assert early[0] > 0.0 == early[-1]
+    hidden = [v for v in sizes if v not in query]
+    for limit in (1, 40, 10**6):
+        found = min_fill(scopes, sizes, hidden, math.log2(limit))
+        assert found is not None
+        for i, v in enumerate(found.order):
+            if v in query:
+                waiting = [u for u in found.order[i:] if u in hidden]
+                cliques = [
+                    plain_cliques(scopes, [*found.order[:i], u, *set(found.order[i:]) - {u}])[i] for u in waiting
+                ]
+                assert all(math.prod(sizes[w] for w in (u, *members)) > limit for u, members in cliques)
 
 
 def test_a_grid_is_swept_along_a_band():
@@ -205,6 +172,7 @@ def test_a_clique_with_little_room():
     star = [(0, i) for i in range(1, 30)]
     assert best_order(pairs, dict.fromkeys(range(30), 2), effort=1e5).log2_largest == 30.0
     # The pool of neighbours has to grow when the hub goes first.
-    found = best_order(star, dict.fromkeys(range(30), 2), query=range(1, 30), effort=1e5)
+    found = min_fill(star, dict.fromkeys(range(30), 2), [0])
+    assert found is not None
     assert found.order[0] == 0
     assert found.log2_largest == 30.0

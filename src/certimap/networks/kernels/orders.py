@@ -17,8 +17,7 @@ Floats = NDArray[np.float64]
 FILL, SIZE, WEIGHTED_FILL, PLACE = 0, 1, 2, 3
 GRAIN = 2**20  # `own` and `weight` count log2 of states in units of 1 / GRAIN, so that ties are exact
 NOISE_GRAIN = 64  # costs are multiplied by it, so that noise may decide between neighbouring ones
-HIDDEN, QUERIED, LAST = 0, 1, 2  # stages
-OVER = 3  # what a clique beyond the limit counts as, before LAST
+HIDDEN, QUERIED = 0, 1  # stages
 _STAGE_BITS = 60
 
 N_DONE, POOL_USED, HEAP_SIZE, STAMP, WORK = 0, 1, 2, 3, 4  # counters
@@ -40,7 +39,7 @@ class NeighbourLists(NamedTuple):
     pull
         What an edge between two variables costs is the product of theirs: 1 for plain fill-in.
     stage
-        `HIDDEN`, `QUERIED` or `LAST`: earlier stages go first, while their cliques are within the limits.
+        `HIDDEN` or `QUERIED`: hidden variables go first, while their cliques are within the limit.
     place
         The place of each variable in an order that is preferred, for `PLACE`.
     weight
@@ -92,8 +91,6 @@ class OrderRule(NamedTuple):
         `FILL`, `SIZE`, `WEIGHTED_FILL` or `PLACE`.
     first_limit
         Hidden variables go first while their cliques weigh at most this.
-    most
-        Cliques that weigh more go after all others, the smallest first.
     noise, spread
         A cost c is raised by up to `noise + spread * c` times an exponential draw; ties are drawn as well if
         either is not negative.
@@ -101,7 +98,6 @@ class OrderRule(NamedTuple):
 
     cost: int
     first_limit: int
-    most: int
     noise: float
     spread: float
 
@@ -167,11 +163,7 @@ def _rank(g: NeighbourLists, rule: OrderRule, v: Scalar, stream: NDArray[np.uint
     if rule.cost == PLACE:
         cost = g.place[v]
     stage = g.stage[v]
-    if stage == LAST:
-        stage = OVER + 1
-    elif weight > rule.most:
-        stage, cost, tie = OVER, weight, g.missing[v]
-    elif stage == HIDDEN and weight > rule.first_limit:
+    if stage == HIDDEN and weight > rule.first_limit:
         stage = QUERIED
     raised = min(cost, 2**52) * NOISE_GRAIN
     if rule.noise >= 0.0:
@@ -421,28 +413,3 @@ def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, foun
             next_child[i] = first_child[up]
             first_child[up] = i
     return used
-
-
-@jit()
-def log2_early(order: Ints, found_ptr: Ints, found: Ints, stage: Ints, log2_sizes: Floats) -> float:
-    """Return log2 of the joint states of queried variables above which, in the tree of cliques, one is hidden.
-
-    Parameters
-    ----------
-    order
-        The variables.
-    found_ptr, found
-        The separators, by `separators_of`.
-    stage, log2_sizes
-        Of each variable.
-    """
-    n = len(order)
-    total = 0.0
-    is_below = np.zeros(n, np.bool_)
-    for i in range(n - 1, -1, -1):
-        if found_ptr[i + 1] > found_ptr[i]:
-            up = found[found_ptr[i]]
-            is_below[i] = is_below[up] or stage[order[up]] == HIDDEN
-        if is_below[i] and stage[order[i]] != HIDDEN:
-            total += float(log2_sizes[order[i]])
-    return total
