@@ -204,7 +204,7 @@ def scaling_tables(workers: int, scale: float = 1.0, repeats: int = 7) -> list[T
     edges = Table(
         "engine-edges",
         "Cost and the number of edges",
-        ("edges", "log_prob, ps/edge/row", "log_mass", "log_bound", "log_mass_each", "log_bound_each"),
+        ("edges", "log_prob, ps/edge/row", "log_mass", "log_mass_each"),
     )
     for n_edges in (6_000, 50_000, 400_000):
         posterior = _posterior(random_learnspn(500, n_edges), workers)
@@ -218,7 +218,7 @@ def scaling_tables(workers: int, scale: float = 1.0, repeats: int = 7) -> list[T
 
 
 def _costs(posterior: CircuitPosterior, rows: int, repeats: int) -> list[float]:
-    """Return picoseconds an edge and row of the five questions, on points and on random boxes."""
+    """Return picoseconds an edge and row of the three questions, on points and on random boxes."""
     from certimap.core.box import Boxes
 
     rng = np.random.default_rng(0)
@@ -228,9 +228,7 @@ def _costs(posterior: CircuitPosterior, rows: int, repeats: int) -> list[float]:
     questions: list[Callable[[], object]] = [
         lambda: posterior.log_prob(points),
         lambda: posterior.log_mass(boxes),
-        lambda: posterior.log_bound(boxes),
         lambda: posterior.log_mass_each(boxes),
-        lambda: posterior.log_bound_each(boxes),
     ]
     return [1e12 * _median_seconds(ask, repeats) / (rows * posterior.n_edges) for ask in questions]
 

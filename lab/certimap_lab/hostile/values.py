@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
-from certimap.core.posterior import Bounds, Draws, Masses, Posterior
+from certimap.core.posterior import Draws, Masses, Posterior, Probes
+from certimap.core.probing import answers_in
 from certimap_lab.hostile.case import HostileCase
 from certimap_lab.hostile.exact import log_of
 from certimap_lab.hostile.report import CaseReport
@@ -43,15 +44,15 @@ def check_values(
             f"{path}: log_evidence is {log_evidence!r}, in truth {log_total!r}",
         )
     _check_points(report, posterior, truth, rng, path)
-    if not (isinstance(posterior, Masses) and isinstance(posterior, Bounds)):
+    if not (isinstance(posterior, Masses) and isinstance(posterior, Probes)):
         return
     boxes = _boxes(rng, truth)
     batch = Boxes(posterior.domain, np.stack([np.concatenate(masks) for masks in boxes]))
-    masses, bounds = posterior.log_mass(batch), posterior.log_bound(batch)
+    masses, bounds = posterior.log_mass(batch), answers_in(posterior, batch).log_bound
     for masks, mass, bound in zip(boxes, masses, bounds, strict=True):
         _check_box(report, truth, masks, float(mass), float(bound), path)
     few = batch[: N_WIDE if len(truth.sizes) <= 20 else 1]
-    each = posterior.log_mass_each(few), posterior.log_bound_each(few)
+    each = posterior.log_mass_each(few), np.where(few.mask, answers_in(posterior, few).each_bound, np.inf)
     _check_each(report, truth, boxes, each, rng, path)
 
 

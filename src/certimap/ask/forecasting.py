@@ -13,7 +13,8 @@ from certimap.certify.bounds import draws_between, min_entropy_bits
 from certimap.certify.lipschitz import Lipschitz
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
-from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior
+from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes
+from certimap.core.probing import answers_in
 from certimap.errors import QueryError
 from certimap.solvers.baselines.decoding import modes_of
 from certimap.solvers.baselines.local_search import first_points, log_probs_of_neighbours
@@ -160,8 +161,8 @@ def forecast(
     best = int(np.argmax(log_probs))
     log_found = float(log_probs[best])
     log_upper = 0.0 if facts.has_masses else math.inf
-    if isinstance(posterior, Bounds):
-        log_upper = min(log_upper, float(posterior.log_bound(Boxes.full(domain))[0]))
+    if isinstance(posterior, Probes | Bounds):
+        log_upper = min(log_upper, float(answers_in(posterior, Boxes.full(domain)).log_bound[0]))
     log_upper = max(log_upper, log_found)
     entropy = draws = None
     if facts.has_masses:

@@ -22,7 +22,8 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.executors import Spread
 from certimap.core.logs import log_sum_runs
-from certimap.core.posterior import Bounds, Masses, Posterior
+from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes
+from certimap.core.probing import answers_in, prober_of
 from certimap.core.query import Query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
@@ -164,8 +165,8 @@ def _share(limit: int | None, n_parts: int) -> int | None:
 def _unsearched(question: _Question, box: Boxes) -> Ledger:
     """Return a ledger of an unsearched box, with only the posterior's bound."""
     ledger, posterior = _ledger_of(question, box), question.conditioned()
-    if isinstance(posterior, Bounds):
-        ledger.upper_bound(float(posterior.log_bound(box)[0]), BOUND)
+    if isinstance(posterior, Probes | Bounds):
+        ledger.upper_bound(float(answers_in(posterior, box).log_bound[0]), BOUND)
     elif _is_impossible(posterior, box):
         ledger.upper_bound(-math.inf, BOUND)
     return ledger
@@ -175,7 +176,7 @@ def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
     """Whether a box is known to have probability 0, so that there is nothing to search or draw."""
     if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
         return True
-    return isinstance(posterior, Bounds) and float(posterior.log_bound(box)[0]) == -math.inf
+    return isinstance(posterior, Probes | Bounds) and float(answers_in(posterior, box).log_bound[0]) == -math.inf
 
 
 def _ledger_of(
@@ -251,24 +252,27 @@ def split(posterior: Posterior, n_parts: int) -> list[Boxes]:
     """
     domain = posterior.domain
     boxes: list[tuple[float, Boxes]] = [(0.0, Boxes.full(domain))]
+    prober = prober_of(posterior) if isinstance(posterior, Probes | Bounds) else None
     while len(boxes) < n_parts:
         open_ones = [k for k, (_, box) in enumerate(boxes) if max(box.sizes()) > 1]
         if not open_ones:
             break
         k = max(open_ones, key=lambda i: (boxes[i][0], boxes[i][1].sizes()[0], -i))
         _, box = boxes.pop(k)
-        boxes += _halves(posterior, domain, box)
+        boxes += _halves(prober, domain, box)
     return [box for _, box in sorted(boxes, key=lambda pair: -pair[0])]
 
 
-def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[float, Boxes]]:
+def _halves(prober: Prober | None, domain: Domain, box: Boxes) -> list[tuple[float, Boxes]]:
     """Return the two parts of a box, with their bounds."""
     held = box.mask[0]
-    each = posterior.log_bound_each(box)[0] if isinstance(posterior, Bounds) else np.zeros(domain.total_states)
-    each = np.where(held, each, -math.inf)
+    if prober is None:
+        each = np.where(held, 0.0, -math.inf)
+    else:
+        each = prober.probe(prober.layout.of_boxes(box)).each_bound[0]
     free = box.counts()[0] > 1
     together = np.where(free, log_sum_runs(each, domain.offsets[:-1]), math.inf)
-    v = int(np.argmin(together)) if isinstance(posterior, Bounds) else int(np.argmax(free))
+    v = int(np.argmax(free)) if prober is None else int(np.argmin(together))
     own = slice(int(domain.offsets[v]), int(domain.offsets[v + 1]))
     states = np.flatnonzero(held[own])  # in an impossible box the bounds cannot identify the allowed states
     top = own.start + int(states[np.argmax(each[own][states])])

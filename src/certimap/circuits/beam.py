@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels.decode import evaluate_wanted
+from certimap.circuits.plan import Plan
 from certimap.circuits.walks import make_scratch, walk_arrays
 from certimap.core.box import Points
 from certimap.core.logs import log_sum
-
-if TYPE_CHECKING:
-    from certimap.circuits.plan import Plan
 
 Floats = NDArray[np.float64]
 BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
@@ -115,8 +113,6 @@ class _Beam:
 
     def _evaluated(self, node: int, candidates: Floats) -> Floats:
         """Return ln of each child of a sum at each candidate, shape (n_children, n_candidates)."""
-        from certimap.circuits.kernels.decode import evaluate_wanted
-
         n_children = int(self.plan.child_ptr[node + 1] - self.plan.child_ptr[node])
         out = np.empty((n_children, len(candidates)))
         self.scratch.wanted[:] = False

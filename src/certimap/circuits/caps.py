@@ -19,6 +19,7 @@ from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, writ
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
 from certimap.circuits.kernels.space import ProbeArrays
+from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -116,8 +117,6 @@ def _scales(plan: Plan) -> NDArray[np.float64]:
 
 def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the numbers of roundings behind a root value and a column's, in the order of `rounding.py`."""
-    from certimap.circuits.kernels.statistics import count_roundings
-
     return count_roundings(
         plan.is_sum,
         plan.child_ptr,

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.kernels import simplify, structure
+from certimap.circuits.kernels.arrays import LeafLayout, NewNodes, QueriedLeaves, Workspace
+from certimap.circuits.kernels.real import fill_log_masses, fill_touching
 from certimap.circuits.leaves import leaf_kinds
+from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
 from certimap.core.query import Query
 from certimap.core.rounding import LOG_OF_NO_MASS
 from certimap.errors import ImpossibleEvidence, ModelError
-
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import NewNodes, QueriedLeaves, Workspace
-
 
 SECONDS_PER_EDGE = 2e-7
 MOST = 2**31 - 2**8  # limit on nodes, edges and parameters, numbered in 32 bits
@@ -109,9 +109,7 @@ def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
     ImpossibleEvidence, ModelError
         If ln p(e) is -inf, or otherwise not finite.
     """
-    from certimap.circuits.kernels import structure as kernels
-
-    kernels.upward_log_mass(properties.circuit_arrays(circuit), log_mass)
+    structure.upward_log_mass(properties.circuit_arrays(circuit), log_mass)
     log_evidence = float(log_mass[-1])
     if log_evidence == -np.inf:
         raise ImpossibleEvidence("the evidence has probability zero under the circuit")
@@ -160,8 +158,6 @@ def _with_real_leaves(
     categorical: QueriedLeaves,
 ) -> QueriedLeaves:
     """Return the queried leaves, real ones included, and fill in the masses of all real leaves."""
-    from certimap.circuits.kernels.arrays import QueriedLeaves
-
     real = np.flatnonzero((circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL))
     if not len(real):
         return categorical
@@ -198,9 +194,6 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
 
     The leaf of an observed variable is restricted to a point; its log mass is the log density there.
     """
-    from certimap.circuits.kernels.real import fill_log_masses
-    from certimap.circuits.leaves.kind import function_table
-
     entries = np.zeros((len(nodes), REAL_SIZE))
     entries[:, 0] = circuit.kind[nodes]
     low, high = np.full(len(circuit.domain), -np.inf), np.full(len(circuit.domain), np.inf)
@@ -233,9 +226,6 @@ def _keep_touching(
     Intervals are closed: the density there counts, though the leaf has no mass. To survive conditioning it gets a
     mass below e^-800 of the whole, and its density is divided by this mass.
     """
-    from certimap.circuits.kernels.real import fill_touching
-    from certimap.circuits.leaves.kind import function_table
-
     queried = leaves.queried
     empty = (circuit.kind[queried.nodes] != NodeKind.CATEGORICAL) & (leaf_mass[queried.nodes] == -np.inf)
     starts = queried.start[empty].astype(np.int64)
@@ -271,9 +261,6 @@ class _Folded(NamedTuple):
 
 def _folded(circuit: Circuit, query: Query) -> _Folded:
     """Rewrite the live part of a circuit; temporary arrays are freed at the end."""
-    from certimap.circuits.kernels import simplify, structure
-    from certimap.circuits.kernels.arrays import NewNodes
-
     domain, arrays, n_nodes = query.query_domain, properties.circuit_arrays(circuit), circuit.n_nodes
     leaves, log_error = leaves_of(circuit, query)
     log_mass, position, queried = leaves.log_mass, leaves.position, leaves.queried
@@ -336,9 +323,6 @@ def _decide_histograms(
 
 def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
-    from certimap.circuits.kernels import simplify
-    from certimap.circuits.kernels.arrays import LeafLayout
-
     new, root, log_tables = folded.new, folded.root, folded.log_tables
     n_nodes, n_inner, n_leaves = (int(x) for x in simplify.count_parts(root, new))
     out = LeafLayout(
@@ -398,7 +382,6 @@ def _sum_numbers(
 
 
 def _workspace(n_nodes: int, n_pool: int) -> Workspace:
-    from certimap.circuits.kernels.arrays import Workspace
 
     return Workspace(
         stack=np.empty(n_nodes + 1, np.int32),

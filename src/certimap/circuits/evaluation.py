@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels import statistics
+from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
+from certimap.circuits.kernels.statistics import find_floors
+from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan
 from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
-
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
 
 LN_2 = math.log(2.0)
 # 64 rows of states of this many variables outgrow a core's cache. Only access in memory order lets the processor
@@ -44,9 +44,6 @@ def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 def arrays_of(plan: Plan) -> PlanArrays:
     """Lay a plan out for the evaluation kernels; linear in its edges."""
-    from certimap.circuits.kernels.arrays import PlanArrays
-    from certimap.circuits.kernels.statistics import find_floors
-
     mantissas, table_counts = split_logs(plan.log_tables)
     if not plan.domain.is_discrete:
         is_real = plan.domain.n_states[plan.leaf_var] == 0
@@ -78,7 +75,6 @@ def arrays_of(plan: Plan) -> PlanArrays:
         table_counts=table_counts,
         probabilities=plan.tables,
         log_tables=plan.log_tables,
-        decides=plan.decides,
         offsets=plan.domain.offsets,
         functions=functions_of(plan),
         leaf_floors=leaves.floors,
@@ -89,9 +85,6 @@ def arrays_of(plan: Plan) -> PlanArrays:
 
 def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
     """Return the leaves in the order of products: by rank, and with many variables by variable."""
-    from certimap.circuits.kernels import statistics
-    from certimap.circuits.kernels.arrays import LeafPlaces
-
     n, n_nodes, n_vars = plan.n_leaves, plan.n_nodes, len(plan.domain)
     rank, floors, order = np.empty(n, np.int8), np.empty(n), np.arange(n, dtype=np.int32)
     of_leaves = (plan.leaf_var, plan.leaf_start)
@@ -121,6 +114,5 @@ def functions_of(plan: Plan) -> NDArray[np.int64]:
     """Return the addresses of real leaves' functions; none, without compilation, in a discrete domain."""
     if plan.domain.is_discrete:
         return np.zeros((0, 8), np.int64)
-    from certimap.circuits.leaves.kind import function_table
 
     return function_table()

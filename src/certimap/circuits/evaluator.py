@@ -6,23 +6,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.evaluation import LN_UNIT, arrays_of
+from certimap.circuits.kernels.arrays import PlanArrays
+from certimap.circuits.kernels.each import Places, downward
+from certimap.circuits.kernels.evaluate import assign_slots, evaluate, upward
+from certimap.circuits.kernels.load import load_block
+from certimap.circuits.kernels.statistics import most_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.box import Boxes, Points
 from certimap.kernels.parallel import for_blocks
 
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import PlanArrays
-    from certimap.circuits.kernels.each import Places
-
 T = TypeVar("T")
 Floats = NDArray[np.float64]
-POINT, MASS, BOUND = 0, 1, 2
+POINT, MASS = 0, 1
 _LANES = 8
 _LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
 _BLOCK_NUMBERS = 1 << 18  # numbers per block of rows: 2 MB
@@ -91,17 +92,7 @@ class Evaluator:
         self.workers = workers
         domain = plan.domain
         self.is_discrete = domain.is_discrete
-        self._summarise()
-
-    def _summarise(self) -> None:
-        from certimap.circuits.kernels.statistics import summarise
-
-        n_nodes = self.plan.n_nodes
-        n_roundings, is_top = np.empty(n_nodes), np.empty(n_nodes, np.bool_)
-        summarise(self.arrays, n_roundings, is_top)
-        self.relative_error = float(n_roundings[-1]) * _EPS + self.plan.log_error
-        self._is_top = is_top
-        self._not_top = np.zeros_like(is_top)
+        self.relative_error = float(most_roundings(self.arrays)) * _EPS + plan.log_error
 
     @cached_property
     def arrays(self) -> PlanArrays:
@@ -110,7 +101,6 @@ class Evaluator:
 
     @cached_property
     def _slots(self) -> tuple[NDArray[np.int32], int]:
-        from certimap.circuits.kernels.evaluate import assign_slots
 
         plan = self.plan
         n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
@@ -151,8 +141,6 @@ class Evaluator:
 
     def log_values(self, mode: int, points: Points | None, boxes: Boxes | None) -> Floats:
         """Return the root's log value for each row, shape (batch,), rounded to nearest."""
-        from certimap.circuits.kernels.evaluate import evaluate
-
         rows = Rows(points, boxes)
         out = np.empty((2, rows.n))
         slot, n_slots = self._slots
@@ -172,19 +160,13 @@ class Evaluator:
         with np.errstate(divide="ignore"):
             return np.log(out[0]) - LN_UNIT * out[1]
 
-    def log_each(self, mode: int, boxes: Boxes) -> Floats:
-        """Return the root's log value with variable i set to state a, shape (batch, total_states).
-
-        Bounds are rounded up, and a state inside a box gets no larger bound than the box.
-        """
-        from certimap.circuits.kernels.each import downward
-
+    def log_each(self, boxes: Boxes) -> Floats:
+        """Return ln of the boxes' masses with variable i set to state a, shape (batch, total_states)."""
         rows = Rows(None, boxes)
         n_states, places = self.plan.domain.total_states, self._places
         out = np.empty((rows.n, n_states))
         task_rows = self._task_rows(rows.n, 8)
         width = self._width(min(task_rows, rows.n), places.n_rows + n_states, 64)
-        is_top = self._is_top if mode == BOUND else self._not_top
 
         memory = PerThread(lambda: (self.empty_inputs(n_states, width), Block.empty(places.n_rows, width)))
 
@@ -193,15 +175,10 @@ class Evaluator:
             floors = np.empty(self._max_members + 1)
             for first in range(start, stop, width):
                 part = rows.part(first, min(first + width, stop))
-                lanes = self.upward_values(mode, part, inputs, block)
+                lanes = self.upward_values(part, inputs, block)
                 scratch = (floors, block.values, block.counts, block.has)
-                downward(self.arrays, mode, 0, is_top, places, inputs, part.low_high, *scratch)
-                mine = block.logs(slice(places.total, places.largest), lanes).T
-                if mode == BOUND:
-                    mine = self.outward(mine)
-                    root = self.outward(block.logs(slice(self.plan.n_nodes - 1, self.plan.n_nodes), lanes)[0])
-                    np.minimum(mine, root[:, None], out=mine, where=part.mask)
-                out[first : first + lanes] = mine
+                downward(self.arrays, places, inputs, part.low_high, *scratch)
+                out[first : first + lanes] = block.logs(slice(places.total, places.n_rows), lanes).T
 
         for_blocks(task, rows.n, task_rows, self.workers)
         return out
@@ -211,40 +188,25 @@ class Evaluator:
         fits = self.is_discrete and int(self.plan.domain.n_states.max(initial=0)) <= 256
         return np.empty((n_inputs, width), np.uint8 if fits else np.float64)
 
-    def upward_values(self, mode: int, rows: Rows, inputs: NDArray[Any], block: Block) -> int:
-        """Evaluate all nodes on the first rows, node i in row i of `block`; return the number of lanes in use.
+    def upward_values(self, rows: Rows, inputs: NDArray[Any], block: Block) -> int:
+        """Weigh all nodes in the first boxes, node i in row i of `block`; return the number of lanes in use.
 
         `inputs` (total_states, width) is filled in; `block` has at least one more row than nodes.
         """
-        from certimap.circuits.kernels.evaluate import upward
-        from certimap.circuits.kernels.load import load_block
-
         scratch = (inputs, rows.low_high, block.values, block.counts, block.has)
-        lanes = int(load_block(mode, 0, rows.points, rows.mask, inputs))
-        upward(self.arrays, mode, 0, self._own_slots, self.plan.n_nodes, *scratch)
+        lanes = int(load_block(MASS, 0, rows.points, rows.mask, inputs))
+        upward(self.arrays, MASS, 0, self._own_slots, self.plan.n_nodes, *scratch)
         return lanes
 
     @cached_property
     def _places(self) -> Places:
-        from certimap.circuits.kernels.each import Places
 
         n_nodes, n_states, n_members = self.plan.n_nodes, self.plan.domain.total_states, self._max_members
         context = n_nodes + 1
         members = context + n_nodes
         prefix = members + n_members
         total = prefix + n_members + 1
-        return Places(context, members, prefix, total, total + n_states, total + 2 * n_states)
-
-    def outward(self, log_bounds: Floats) -> Floats:
-        """Round upper bounds up by the errors of the bound and of a probability compared with it.
-
-        Sums and products add a relative error of one rounding per operation; log parameters have errors relative
-        to their size. `docs/what-a-certificate-means.md` adds these up.
-        """
-        with np.errstate(invalid="ignore"):
-            raised = log_bounds + (3 * self.relative_error + 32 * _EPS * np.abs(log_bounds))
-        raised = np.where(log_bounds == -np.inf, -np.inf, raised)
-        return np.minimum(raised, 0.0) if self.is_discrete else raised
+        return Places(context, members, prefix, total, total + n_states)
 
 
 class Rows:

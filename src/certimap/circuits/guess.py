@@ -8,8 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.condition import ConditionedLeaves, checked, fill_log_mass, leaves_of
+from certimap.circuits.kernels import paths, structure
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
@@ -53,9 +55,6 @@ class GuessedCircuit:
 
         The two logs are subtracted unscaled, so very improbable evidence costs digits.
         """
-        from certimap.circuits import properties
-        from certimap.circuits.kernels import structure
-
         leaves, arrays = self.leaves, properties.circuit_arrays(self.circuit)
         reach, queried = np.abs(leaves.log_mass), leaves.queried
         sizes = np.where(np.isfinite(queried.log_tables), np.abs(queried.log_tables), 0.0)
@@ -91,9 +90,6 @@ class GuessedCircuit:
 
     def most_probable_path(self) -> Points:
         """Max-product on the unconditioned circuit, shape (1, n): sums are maxima, leaves at their maxima."""
-        from certimap.circuits import properties
-        from certimap.circuits.kernels import paths
-
         value = self._peaks()
         paths.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
         return self._walk_down(value)
@@ -127,8 +123,6 @@ class GuessedCircuit:
         return point
 
     def _pass(self, log_mass: NDArray[np.float64]) -> float:
-        from certimap.circuits import properties
-        from certimap.circuits.kernels import structure
 
         structure.upward_log_mass(properties.circuit_arrays(self.circuit), log_mass)
         return float(log_mass[-1])

@@ -9,16 +9,14 @@ messages (Liu and Ihler 2013): sums over the states that maximise their belief.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels import messages as kernels
+from certimap.circuits.kernels.messages import MessageGraph, Messages
+from certimap.circuits.plan import Plan
 from certimap.core.box import Points
-
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.messages import MessageGraph, Messages
-    from certimap.circuits.plan import Plan
 
 
 @dataclass(eq=False)
@@ -46,8 +44,6 @@ class Propagation:
 
     def advance(self) -> tuple[Points, float]:
         """Do one sweep; return the decoded point, shape (1, n), and the largest change of a belief, in nats."""
-        from certimap.circuits.kernels import messages as kernels
-
         kernels.ask_variables(self._graph, self._messages)
         kernels.pass_up(self._graph, self._messages)
         kernels.pass_down(self._graph, self._messages, self.damping, self._before)
@@ -59,8 +55,6 @@ class Propagation:
 
 def _start(plan: Plan) -> tuple[MessageGraph, Messages]:
     """Return the arrays of a plan, and uniform messages."""
-    from certimap.circuits.kernels.messages import MessageGraph, Messages
-
     n_states: NDArray[np.int64] = plan.domain.n_states.astype(np.int64)
     above = np.argsort(plan.children, kind="stable").astype(np.int64)
     counts = np.bincount(plan.children, minlength=plan.n_nodes)

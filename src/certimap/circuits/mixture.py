@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
+from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
 from certimap.core.box import Points
@@ -162,8 +163,6 @@ class MixtureProber(PlanProber):
 
     def _peaks(self, rows: NDArray[np.int64]) -> Points:
         """Return the points at the peaks of all leaves of some components, shape (len(rows), n)."""
-        from certimap.circuits.kernels.real import fill_peaks
-
         arrays, view = self.view.arrays, self.view
         points = np.empty((len(rows), len(self.plan.domain)))
         for v, size in enumerate(self.plan.domain.n_states):

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits import walks
+from certimap.circuits.beam import beam
+from certimap.circuits.cells import cut_plan
 from certimap.circuits.circuit import Circuit
-from certimap.circuits.evaluator import BOUND, MASS, POINT, Evaluator
+from certimap.circuits.condition import condition
+from certimap.circuits.evaluator import MASS, POINT, Evaluator
+from certimap.circuits.messages import Propagation
+from certimap.circuits.mixture import MixtureProber, flattened
 from certimap.circuits.plan import Plan
+from certimap.circuits.prober import PlanProber
 from certimap.circuits.sampler import Sampler
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
@@ -22,10 +29,6 @@ from certimap.core.posterior import Facts
 from certimap.core.query import Query, make_query
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
-
-if TYPE_CHECKING:
-    from certimap.circuits.messages import Propagation
-    from certimap.circuits.prober import PlanProber
 
 
 class CircuitPosterior:
@@ -74,8 +77,6 @@ class CircuitPosterior:
 
         Raises ImpossibleEvidence, ModelError and TimeUp as in `certimap.circuits.condition.condition`.
         """
-        from certimap.circuits.condition import condition
-
         plan, log_evidence = condition(circuit, query, max_edges=max_edges, control=control)
         return cls(plan, log_evidence + log_scale, workers, origin or (circuit, query))
 
@@ -139,8 +140,6 @@ class CircuitPosterior:
         CircuitPosterior
             Its `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
         """
-        from certimap.circuits.cells import cut_plan
-
         circuit, log_error = cut_plan(self.plan, cells, edges)
         made = CircuitPosterior.from_circuit(circuit, make_query(cells), workers=self.workers)
         plan = replace(made.plan, log_error=made.plan.log_error + log_error)
@@ -164,34 +163,16 @@ class CircuitPosterior:
         values = self.evaluator.log_values(MASS, None, self._boxes(boxes))
         return np.minimum(values, 0.0)
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return an upper bound on the maximum of ln p(q | e) in each box, shape (batch,), rounded up.
-
-        Leaves take their maximum over the box, sums that decide a query variable take their largest
-        term, other sums add up. Exact on a single point and on a deterministic circuit.
-        """
-        return self.evaluator.outward(self.evaluator.log_values(BOUND, None, self._boxes(boxes)))
-
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return ln P(box with variable i set to state a | e), shape (batch, total_states).
 
         One upward and one downward pass. For a single point this gives all its neighbours at Hamming distance 1.
         """
-        values = self.evaluator.log_each(MASS, self._boxes(boxes))
+        values = self.evaluator.log_each(self._boxes(boxes))
         return np.minimum(values, 0.0, out=values)
-
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return an upper bound over each box with variable i set to state a, shape (batch, total_states).
-
-        One upward and one downward pass. A state inside the box gets no larger bound than the box.
-        """
-        return self.evaluator.log_each(BOUND, self._boxes(boxes))
 
     def prober(self) -> PlanProber:
         """Return a new prober, with nothing tightened yet."""
-        from certimap.circuits.mixture import MixtureProber, flattened
-        from certimap.circuits.prober import PlanProber
-
         flat = None if self.domain.is_discrete else flattened(self.plan)
         return (
             PlanProber(self.plan, self.workers) if flat is None else MixtureProber(self.plan, self.workers, flat)
@@ -199,32 +180,22 @@ class CircuitPosterior:
 
     def max_product(self) -> Points:
         """Return the assignment at the end of the most probable path, shape (1, n); one visit per edge."""
-        from certimap.circuits import walks
-
         return walks.max_product(self.plan)
 
     def argmax_product(self) -> Points:
         """Return the root's assignment when every node keeps the best of its children's, shape (1, n)."""
-        from certimap.circuits import walks
-
         return walks.argmax_product(self.plan)
 
     def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
         """Return the root's assignments, best first, when every node keeps the `width` best of its children's."""
-        from certimap.circuits.beam import beam
-
         return beam(self.plan, width, should_stop)
 
     def propagation(self, damping: float) -> Propagation:
         """Return hybrid belief propagation on the circuit, not yet started."""
-        from certimap.circuits.messages import Propagation
-
         return Propagation(self.plan, damping)
 
     def modes(self) -> Points:
         """Return the modes of the variables' marginals, shape (1, n)."""
-        from certimap.circuits import walks
-
         log_mass = self.log_mass_each(Boxes.full(self.domain))[0] if self.domain.total_states else np.empty(0)
         return walks.modes(self.plan, log_mass)
 

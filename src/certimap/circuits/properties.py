@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.kernels import leaf_masses
+from certimap.circuits.kernels import structure as kernels
+from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
 from certimap.core.domain import Domain
 from certimap.errors import ModelError
-
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +52,6 @@ def categorical_params(circuit: Circuit) -> CategoricalParams:
 
 def circuit_arrays(circuit: Circuit) -> CircuitArrays:
     """Return the inner structure of a circuit for the kernels."""
-    from certimap.circuits.kernels.arrays import CircuitArrays
-
     return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
 
 
@@ -79,9 +76,6 @@ def categorical_leaves(
         float64, shape (n_nodes,), outputs: natural logs of masses (0 for nodes other than categorical leaves),
         and bounds on their errors, in units of the last place of 1.
     """
-    from certimap.circuits.kernels import leaf_masses
-    from certimap.circuits.kernels.arrays import QueriedLeaves
-
     arrays = circuit_arrays(circuit)
     n_leaves, n_entries = (int(x) for x in leaf_masses.count_queried(arrays, circuit.param_ptr, position))
     leaves = QueriedLeaves(
@@ -132,8 +126,6 @@ def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
     Each pass compares scopes by random fingerprints of 63 bits. The cost is thus linear in the edges whatever the
     number of variables. Two different scopes agree by chance in both passes with probability about 2^-126.
     """
-    from certimap.circuits.kernels import structure as kernels
-
     n_nodes = circuit.n_nodes
     parents = np.empty(n_nodes, np.int32)
     arrays = circuit_arrays(circuit)
@@ -172,8 +164,6 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
     most one child is then nonzero on any point. Linear in the edges: a node tracks a bounded number of
     restricted variables, so that in rare cases a decided variable is overlooked.
     """
-    from certimap.circuits.kernels import structure as kernels
-
     parents = np.empty(circuit.n_nodes, np.int32)
     arrays = circuit_arrays(circuit)
     kernels.count_parents(arrays, np.zeros(circuit.n_nodes), parents)
@@ -191,8 +181,6 @@ def find_decided(
     full_sets: NDArray[np.int64],
 ) -> NDArray[np.int32]:
     """Return the variable decided by each live sum, numbered by `position`, given restricted leaves."""
-    from certimap.circuits.kernels import structure as kernels
-
     n_nodes = len(arrays.kind)
     out, start, count = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int8)
     variables, states = np.empty(1024, np.int32), np.empty(1024, np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.evaluator import MASS, Block, Evaluator, Rows
+from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
 from certimap.core.box import Boxes, Points
 from certimap.errors import QueryError
 from certimap.kernels.parallel import for_blocks
@@ -24,7 +25,6 @@ class Sampler:
 
     @cached_property
     def _cumulated(self) -> NDArray[np.float64]:
-        from certimap.circuits.kernels.sample import cumulate
 
         out = np.empty_like(self.plan.weights)
         cumulate(self.plan.child_ptr, self.plan.weights, out)
@@ -45,8 +45,6 @@ class Sampler:
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Draw n points from the whole space, shape (n, n_vars)."""
-        from certimap.circuits.kernels.sample import sample
-
         key = _key(rng)
         states, reals = self._outputs(n)
         arrays, cumulated = self.evaluator.arrays, self._cumulated
@@ -109,13 +107,11 @@ class Sampler:
         reals: NDArray[np.float64],
     ) -> None:
         """Draw some rows inside the boxes `start:stop` of `source`."""
-        from certimap.circuits.kernels.sample import sample_in_boxes
-
         part = source.part(start, stop)
         width = -(-part.n // 8) * 8
         block = Block.empty(self.plan.n_nodes + 1, width)
         inputs = self.evaluator.empty_inputs(self.plan.domain.total_states, width)
-        self.evaluator.upward_values(MASS, part, inputs, block)
+        self.evaluator.upward_values(part, inputs, block)
         masses = (block.values, block.counts, block.has)
         arrays, boxes = self.evaluator.arrays, (part.mask, part.low_high)
         with np.errstate(over="ignore"):

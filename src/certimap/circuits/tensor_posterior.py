@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.tensors import TensorPlan
@@ -87,8 +88,6 @@ def log_error(plan: Plan) -> float:
 
     The bound for the logs of a box search (see `rounding.py`), at the smallest possible value.
     """
-    from certimap.circuits.kernels.statistics import count_roundings
-
     in_logs = np.ones(plan.n_leaves, np.bool_)
     counts = count_roundings(
         plan.is_sum,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.evaluation import functions_of
+from certimap.circuits.kernels.decode import (
+    BLOCK,
+    DecodeScratch,
+    Nodes,
+    WalkArrays,
+    argmax_upward,
+    decode,
+    flow_downward,
+    hash_nodes,
+    leaf_peaks,
+    max_upward,
+)
+from certimap.circuits.kernels.real import mixture_log_densities
+from certimap.circuits.plan import Plan
 from certimap.core.box import Points
-
-if TYPE_CHECKING:
-    from certimap.circuits.kernels.decode import DecodeScratch, Nodes, WalkArrays
-    from certimap.circuits.plan import Plan
 
 
 def max_product(plan: Plan) -> Points:
@@ -20,8 +28,6 @@ def max_product(plan: Plan) -> Points:
 
     Among equal states or children the first wins; a real leaf gives its peak.
     """
-    from certimap.circuits.kernels.decode import max_upward
-
     nodes, kept = walk_arrays(plan)
     max_upward(nodes, kept)
     return _decoded(plan, nodes, kept)
@@ -32,8 +38,6 @@ def argmax_product(plan: Plan) -> Points:
 
     Among equal states or candidates the first wins; a real leaf gives its peak.
     """
-    from certimap.circuits.kernels.decode import BLOCK, argmax_upward
-
     nodes, kept = walk_arrays(plan)
     argmax_upward(nodes, kept, make_scratch(plan, BLOCK))
     return _decoded(plan, nodes, kept)
@@ -41,8 +45,6 @@ def argmax_product(plan: Plan) -> Points:
 
 def make_scratch(plan: Plan, width: int) -> DecodeScratch:
     """Return working space for walks that evaluate `width` points together."""
-    from certimap.circuits.kernels.decode import DecodeScratch
-
     widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
     return DecodeScratch(
         np.zeros((width, len(plan.domain))),
@@ -75,8 +77,6 @@ def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
 
 def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
     """Return the walks' input and output arrays; the peaks of the leaves are already filled."""
-    from certimap.circuits.kernels.decode import Nodes, WalkArrays, leaf_peaks
-
     group, next_in_group = _groups(plan)
     nodes = Nodes(
         plan.is_sum,
@@ -106,8 +106,6 @@ def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
 
 def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
     """Return the root's assignment, shape (1, n)."""
-    from certimap.circuits.kernels.decode import decode
-
     point = np.zeros(len(plan.domain))
     decode(plan.n_nodes - 1, nodes, kept, np.empty(plan.n_nodes, np.int32), point)
     return point[None, :].astype(plan.domain.point_dtype)
@@ -119,8 +117,6 @@ def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     Nodes are compared by hashes, and lengths are checked. A collision of different nodes could only worsen
     the heuristic's answer, which is scored exactly.
     """
-    from certimap.circuits.kernels.decode import hash_nodes
-
     leaf_words = plan.leaf_start * len(plan.domain) + plan.leaf_var
     identity, key = np.empty(plan.n_nodes, np.int64), np.empty(plan.n_nodes, np.int64)
     weight_bits = plan.log_weights.view(np.int64)
@@ -142,8 +138,6 @@ def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, WalkArrays]:
     """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
-    from certimap.circuits.kernels.decode import flow_downward
-
     nodes, kept = walk_arrays(plan)
     log_flow = np.full(plan.n_nodes, -np.inf)
     log_flow[-1] = 0.0
@@ -155,8 +149,6 @@ def _mode_of_mixture(
     leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: WalkArrays
 ) -> float:
     """Return the component's peak at which the mixture of these real leaves is densest."""
-    from certimap.circuits.kernels.real import mixture_log_densities
-
     starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
     log_weights = np.full(len(starts), -np.inf)
     np.logaddexp.at(log_weights, places, log_leaf_flow[leaves])

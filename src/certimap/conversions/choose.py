@@ -10,7 +10,7 @@ from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, rows_of
 from certimap.core.limits import BYTES_PER_ENTRY, Limits
 from certimap.core.model import Model
-from certimap.core.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
+from certimap.core.posterior import Capability, Guesses, Masses, Posterior, Probes, Regions, offers
 from certimap.core.query import Query
 from certimap.errors import ModelError, QueryError, TooLarge
 
@@ -24,9 +24,9 @@ MOST_SLACK = 1e-2  # rounding (nats) of evidence beyond which its logs tell noth
 AUTO: tuple[tuple[Wants, str], ...] = (
     ((ELIMINATION,), "what is summed is small, and maximising takes less than a tree of conditional tables"),
     ((Regions,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
-    ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
+    ((Masses, Probes), "boxes of assignments can be weighed and bounded, so that a search settles it"),
     ((MAXIMISATION,), "no table fits, and what has to be summed does"),
-    ((Bounds,), "boxes of assignments can be bounded"),
+    ((Probes,), "boxes of assignments can be bounded"),
     ((), "nothing else fits"),
 )
 

@@ -20,7 +20,7 @@ from certimap.conversions.rows import (
 )
 from certimap.core.control import WorkClock
 from certimap.core.named import Named
-from certimap.core.posterior import Bounds, BoxPosterior, Draws, Masses, Posterior, Probes, TwoSided
+from certimap.core.posterior import BoxPosterior, Draws, Masses, Posterior, Probes, TwoSided
 from certimap.core.query import make_query
 from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
@@ -29,7 +29,7 @@ from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.regions import ENTRIES_PER_TABLE
 
-OF_RELAXATION = frozenset({Bounds, Probes, "certimap.networks.posterior:NetworkPosterior"})
+OF_RELAXATION = frozenset({Probes, "certimap.networks.posterior:NetworkPosterior"})
 OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.posterior:TwoSidedNetworkPosterior"}
 # Time for building a tree, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7

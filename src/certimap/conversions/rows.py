@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.named import at, place_of
-from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Offer, Posterior, Probes, Regions
+from certimap.core.posterior import Decodes, Draws, Masses, Offer, Posterior, Probes, Regions
 from certimap.core.query import Query
 
 T = TypeVar("T")
@@ -18,11 +18,11 @@ M = TypeVar("M", bound=Model)
 CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
 ELIMINATION = "certimap.networks.mpe_posterior:EliminationPosterior"
 MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
-OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Bounds})
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Decodes, CIRCUIT})
+OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Probes})
+OF_CIRCUIT = frozenset({Draws, Masses, Probes, Decodes, CIRCUIT})
 OF_MAXIMISATION = frozenset({MAXIMISATION, "certimap.networks.mpe_posterior:MpePosterior"})
 STREAMED = "certimap.networks.streamed_posterior:StreamedPosterior"
-OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
+OF_TREE = frozenset({Draws, Masses, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
 # The rows of this package, by the place of the type of model that they accept: they are loaded with the first
 # such model.
 _OWN = {

@@ -213,7 +213,7 @@ class Masses(Posterior, Protocol):
 
 @runtime_checkable
 class Bounds(Posterior, Protocol):
-    """A posterior that bounds its values in a box."""
+    """A posterior that bounds its values in a box; a default prober searches by these bounds."""
 
     def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
@@ -357,7 +357,7 @@ class Heeds(Prober, Protocol):
 
 @runtime_checkable
 class Probes(Posterior, Protocol):
-    """A posterior with its own prober; any other posterior with `Bounds` gets a default one."""
+    """A posterior with its own prober, which bounds boxes for every search."""
 
     def prober(self) -> Prober:
         """Return a fresh prober."""
@@ -365,7 +365,7 @@ class Probes(Posterior, Protocol):
 
 
 @runtime_checkable
-class Regions(Draws, Masses, Bounds, Protocol):
+class Regions(Draws, Masses, Probes, Protocol):
     """A posterior that factorises along a tree of regions, whose tables a search may use."""
 
     @property
@@ -377,6 +377,10 @@ class Regions(Draws, Masses, Bounds, Protocol):
         """Decode the upward pass of bounds, shape (1, n): the maximum if nothing is hidden."""
         ...
 
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
+        ...
+
     def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two.
 
@@ -386,8 +390,8 @@ class Regions(Draws, Masses, Bounds, Protocol):
 
 
 @runtime_checkable
-class BoxPosterior(Draws, Masses, Bounds, Protocol):
-    """A posterior with masses, bounds and draws."""
+class BoxPosterior(Draws, Masses, Probes, Protocol):
+    """A posterior with masses, a prober and draws."""
 
 
 OFFERS: dict[type, str] = {

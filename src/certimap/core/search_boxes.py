@@ -132,7 +132,7 @@ class Layout:
     def log_share_each(self, boxes: SearchBoxes) -> NDArray[np.float64]:
         """Return `log_share` with each column's variable fixed there, (batch, columns); -inf outside the box."""
         counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             held = self.log_share(boxes)[:, None] - np.log(counts)[:, self.variable_of]
         return np.where(boxes.mask > 0, held, -np.inf)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
-from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Posterior
+from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Posterior, Prober
 from certimap.core.query import Query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
@@ -228,10 +228,6 @@ class EliminationPosterior(MpePosterior):
         """The same with variable i restricted to state a alone, shape (batch, total_states)."""
         return self.tree.log_mass_each(boxes)
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
-        return self.tree.log_bound(boxes)
-
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The same with variable i restricted to state a alone, shape (batch, total_states)."""
-        return self.tree.log_bound_each(boxes)
+    def prober(self) -> Prober:
+        """Return a prober of the tree."""
+        return self.tree.prober()

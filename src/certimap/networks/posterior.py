@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, LogInterval
@@ -60,7 +60,6 @@ class NetworkPosterior:
     # upper bound (nats) on all points, independent of relaxations: probabilities are at most 1, and p(q, e) of a
     # Bayesian network is at most the product of the largest likelihoods of its soft evidence
     log_ceiling: float = math.inf
-    _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False)
 
     @classmethod
     def of_network(
@@ -149,30 +148,6 @@ class NetworkPosterior:
         states = likely_states(self.problem)
         inner = np.array([[states.get(v, 0) for v in self.states.variables]], np.int64)
         return self.states.to_domain(inner)
-
-    def log_bound(self, boxes: Boxes) -> Floats:
-        """Return upper bounds on ln of the largest p(q, e) in each box, shape (batch,)."""
-        return self._bounds(boxes)[0]
-
-    def log_bound_each(self, boxes: Boxes) -> Floats:
-        """Return `log_bound` with variable i set to state a, in the box or not; shape (batch, total_states)."""
-        out = self._bounds(boxes)[1]
-        missing = ~boxes.mask
-        if np.any(missing):
-            offsets = self.domain.offsets
-            rows, columns = np.nonzero(missing)
-            for b, column in zip(rows, columns, strict=True):
-                i = int(np.searchsorted(offsets, column, side="right")) - 1
-                mask = boxes.mask[b : b + 1].copy()
-                mask[:, offsets[i] : offsets[i + 1]] = False
-                mask[:, column] = True
-                out[b, column] = self._bounds(Boxes(self.domain, mask))[0][0]
-        return out
-
-    def _bounds(self, boxes: Boxes) -> tuple[Floats, Floats]:
-        if not self._probers:
-            self._probers.append(self.prober())
-        return self._probers[0].bounds(boxes.mask.astype(np.uint8))
 
     def prober(self) -> NetworkProber:
         """Return a fresh prober, whose relaxation tightens at a search's request."""

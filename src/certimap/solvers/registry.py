@@ -257,7 +257,7 @@ def expected(choice: Choice) -> str:
     A solver's own limits are checked only after building, so that the choice may then fall to the next solver.
     """
     domain, available = choice.case.query.query_domain, choice.row.offers
-    searchable, weighed = Bounds in available, Masses in available
+    searchable, weighed = Probes in available, Masses in available
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
     if TwoSided not in available and _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
@@ -273,7 +273,7 @@ def _is_small(domain: Domain, work: float, limit: float) -> bool:
 
 def _listing_limit(posterior: Posterior) -> float:
     """Return the largest work, in edge visits, for which `auto` enumerates all points."""
-    if not isinstance(posterior, Bounds):
+    if not isinstance(posterior, Probes | Bounds):
         return math.inf
     return SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
 
@@ -291,7 +291,7 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
 
 def alternative(posterior: Posterior, wanted: Family = "other") -> str:
     """Name a solver that runs on a posterior of this kind, close to the family `wanted`."""
-    if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
+    if isinstance(posterior, Probes | Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
     if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
         return "frontier"

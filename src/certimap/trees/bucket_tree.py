@@ -16,16 +16,17 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, Posterior
+from certimap.core.probing import SteadyProber
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2
 from certimap.trees import build
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import draw, follow_maxima
 from certimap.trees.kernels.wide_passes import cumulate_wide
-from certimap.trees.prober import TreeProber
 from certimap.trees.regions import Bucket, condition, contract_chains, make_tree
 from certimap.trees.wide import Floats, Wide, as_wide
 from certimap.trees.work import WideWork, Work
@@ -213,29 +214,19 @@ class BucketTreePosterior:
         """ln P(box with variable i set to state a | e) for every (i, a), shape (batch, total_states)."""
         return self._sweep(boxes.mask, is_bound=False)[1]
 
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return upper bounds like `log_bound` with variable i set to state a, shape (batch, total_states)."""
-        return self.probe(boxes.mask)[1]
-
-    def probe(self, mask: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return bounds and masses of boxes for a search, by one upward and one downward pass for each.
-
-        Parameters
-        ----------
-        mask
-            bool, shape (batch, total_states).
-
-        Returns
-        -------
-        Bounds as in `log_bound` and `log_bound_each`, then masses as in `log_mass` and `log_mass_each`.
-        """
-        mass, each_mass = self._sweep(mask, is_bound=False)
-        bound, each_bound = self._sweep(mask, is_bound=True)
-        return (
-            self._outward(np.minimum(bound, mass)),
-            self._outward(np.minimum(each_bound, each_mass)),
-            mass,
-            each_mass,
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        """Bound and weigh boxes and their columns, by one upward and one downward pass for each."""
+        inside = boxes.mask > 0
+        mass, each_mass = self._sweep(inside, is_bound=False)
+        bound, each_bound = self._sweep(inside, is_bound=True)
+        bound = self._outward(np.minimum(bound, mass))
+        each_bound = np.minimum(self._outward(np.minimum(each_bound, each_mass)), bound[:, None])
+        return Answers(
+            rounded_up(mass, self.log_slack),
+            bound,
+            np.where(inside, rounded_up(each_mass, self.log_slack), -np.inf),
+            np.where(inside, each_bound, -np.inf),
+            np.full((len(boxes), len(self.domain)), np.nan),
         )
 
     def prober(self) -> TreeProber:
@@ -388,6 +379,17 @@ class BucketTreePosterior:
 
         self._blocks(len(mask), _of_mask(mask), block, is_bound=is_bound)
         return whole, out
+
+
+class TreeProber(SteadyProber):
+    """Probes by the passes of a tree; without hidden variables, the upward pass decodes the best point."""
+
+    def __init__(self, posterior: BucketTreePosterior) -> None:
+        super().__init__(posterior, Layout.of(posterior.domain), 4 * int(posterior.facts.work))
+        self.tree, self.probe = posterior, posterior.probe
+
+    def starts(self) -> Points:
+        return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
 
 
 def _of_mask(mask: NDArray[np.bool_]) -> Fill:

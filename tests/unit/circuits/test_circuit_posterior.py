@@ -18,6 +18,7 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.posterior import BoxPosterior
+from certimap.core.probing import answers_in
 from certimap.core.query import Query, make_query
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 
@@ -85,7 +86,7 @@ def test_against_enumeration(seed: int) -> None:
     same_logs(posterior.log_prob(points), table)
     rng = np.random.default_rng(seed)
     boxes = random_boxes(posterior.domain, rng, 5)
-    masses, bounds = posterior.log_mass(boxes), posterior.log_bound(boxes)
+    masses, bounds = posterior.log_mass(boxes), answers_in(posterior, boxes).log_bound
     for row in range(len(boxes)):
         sets = sets_of(boxes, row)
         inside = np.array([all(x in s for x, s in zip(p, sets, strict=True)) for p in points])
@@ -108,7 +109,7 @@ def test_each_pass_sets_one_variable_at_a_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
     some = points[rng.integers(len(points), size=3)]
     boxes = Boxes.concatenate([random_boxes(domain, rng, 4), Boxes.of_points(domain, some)])
-    masses, bounds = posterior.log_mass_each(boxes), posterior.log_bound_each(boxes)
+    masses, answers = posterior.log_mass_each(boxes), answers_in(posterior, boxes)
     for row in range(len(boxes)):
         sets = sets_of(boxes, row)
         for i in range(len(domain)):
@@ -117,10 +118,10 @@ def test_each_pass_sets_one_variable_at_a_time(seed: int) -> None:
                 inside = np.array([all(x in s for x, s in zip(p, changed, strict=True)) for p in points])
                 column = int(domain.offsets[i]) + state
                 same_logs(masses[row, [column]], [table[inside].sum()], 1e-11)
-                if table[inside].any():
-                    assert bounds[row, column] >= np.log(table[inside].max())
-                if state in sets[i]:
-                    assert bounds[row, column] <= posterior.log_bound(boxes[row : row + 1])[0] + 1e-12
+                if state not in sets[i]:
+                    assert answers.each_bound[row, column] == -np.inf
+                elif table[inside].any():
+                    assert np.log(table[inside].max()) <= answers.each_bound[row, column] <= answers.log_bound[row]
 
 
 @given(st.integers(0, 10**6))
@@ -151,7 +152,7 @@ def test_the_conditioned_circuit_is_the_posterior(seed: int) -> None:
 
 
 def test_deciding_sums_make_bounds_exact() -> None:
-    """A fully deterministic circuit is maximised exactly, and its probing too; without maxima it would not be."""
+    """A deterministic circuit is maximised exactly; states get at most their mass and the bound of the box."""
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
     left = b.product([b.indicator(0, 0), b.categorical(1, log_weights=log(0.9, 0.1))])
@@ -160,9 +161,10 @@ def test_deciding_sums_make_bounds_exact() -> None:
     posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain))
     everything = Boxes.full(domain)
     assert posterior.plan.decides[-1] == 0
-    assert posterior.log_bound(everything)[0] == pytest.approx(math.log(0.48), abs=1e-12)
-    each = np.exp(posterior.log_bound_each(everything))[0]
-    np.testing.assert_allclose(each, [0.36, 0.48, 0.36, 0.48], rtol=1e-12)
+    answers = answers_in(posterior, everything)
+    assert answers.log_bound[0] == pytest.approx(math.log(0.48), abs=1e-12)
+    each = np.exp(answers.each_bound)[0]
+    np.testing.assert_allclose(each, [0.36, 0.48, 0.48, 0.48], rtol=1e-12)
 
 
 def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
@@ -173,7 +175,7 @@ def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
     other = b.product([b.indicator(0, 1), b.categorical(1, log_weights=log(0.5, 0.5))])
     b.sum([b.sum(terms, log_weights=log(0.5, 0.5)), other], log_weights=log(0.7, 0.3))
     posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain))
-    assert posterior.log_bound(Boxes.full(domain))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
+    assert answers_in(posterior, Boxes.full(domain)).log_bound[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
     assert posterior.log_prob(np.array([[0, 0]]))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
 
 
@@ -203,14 +205,14 @@ def test_bounds_of_nested_maxima_and_sums_hold() -> None:
         points = np.array(all_points(posterior.domain), np.int16)
         table = posterior.log_prob(points)
         boxes = random_boxes(posterior.domain, rng, 6)
-        each = posterior.log_bound_each(boxes)
+        each = answers_in(posterior, boxes).each_bound
         for row in range(len(boxes)):
             sets = sets_of(boxes, row)
             for column in range(posterior.domain.total_states):
                 i = int(np.searchsorted(posterior.domain.offsets, column, side="right")) - 1
                 changed = [*sets[:i], {column - int(posterior.domain.offsets[i])}, *sets[i + 1 :]]
                 inside = [all(x in s for x, s in zip(p, changed, strict=True)) for p in points]
-                assert each[row, column] >= table[inside].max()
+                assert each[row, column] >= table[inside].max() or not boxes.mask[row, column]
     assert checked > 20
 
 
@@ -234,7 +236,7 @@ def test_gaussian_and_mixed_circuits() -> None:
             boxes.low[:, 1] = rng.normal(-1, 1, 10)
             boxes.high[:, 1] = boxes.low[:, 1] + rng.uniform(0.1, 2, 10)
             masses = np.exp(posterior.log_mass(boxes))
-            bounds = posterior.log_bound(boxes)
+            bounds = answers_in(posterior, boxes).log_bound
             for row in range(10):
                 sets: list[object] = [set(np.flatnonzero(boxes.mask[row, :3]).tolist())]
                 sets += [(boxes.low[row, k], boxes.high[row, k]) for k in range(1, len(names))]
@@ -257,7 +259,7 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
         np.array([[3.0], [4.0], [-5.0]]),
     )
     peaks = posterior.log_prob(np.array([[1.0], [2.0], [-5.0]]))
-    np.testing.assert_allclose(posterior.log_bound(boxes), peaks, atol=1e-12)
+    np.testing.assert_allclose(answers_in(posterior, boxes).log_bound, peaks, atol=1e-12)
     assert posterior.circuit.n_edges == 1
     with pytest.raises(ModelError, match="'y' is restricted to an interval"):
         _ = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain)).circuit
@@ -286,7 +288,7 @@ def test_nothing_underflows() -> None:
     )
     boxes = Boxes.of_points(circuit.domain, points[:2])
     np.testing.assert_allclose(posterior.log_mass(boxes), posterior.log_prob(points[:2]), rtol=1e-12)
-    assert np.all(posterior.log_bound(boxes) >= posterior.log_prob(points[:2]))
+    assert np.all(answers_in(posterior, boxes).log_bound >= posterior.log_prob(points[:2]))
     sweep = posterior.log_mass_each(boxes)
     assert sweep[1, 0] == pytest.approx(-2 * (n - 1) + miss, rel=1e-12)
     assert sweep[1, 1] == pytest.approx(-2 * n, rel=1e-12)
@@ -332,8 +334,10 @@ def test_workers_do_not_change_an_answer(workers: int, monkeypatch: pytest.Monke
     points = one.sample(3001, np.random.default_rng(7))
     assert np.array_equal(points, many.sample(3001, np.random.default_rng(7)))
     boxes = random_boxes(one.domain, np.random.default_rng(1), 501)
-    for name in ("log_mass", "log_bound", "log_mass_each", "log_bound_each"):
+    for name in ("log_mass", "log_mass_each"):
         assert np.array_equal(getattr(one, name)(boxes), getattr(many, name)(boxes))
+    for name in ("log_bound", "each_bound", "each_mass"):
+        assert np.array_equal(*(getattr(answers_in(posterior, boxes), name) for posterior in (one, many)))
     assert np.array_equal(one.log_prob(points), many.log_prob(points))
     rows = [one.log_prob(points[k : k + 1])[0] for k in range(20)]
     assert np.array_equal(rows, one.log_prob(points)[:20])

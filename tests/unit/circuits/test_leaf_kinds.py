@@ -14,6 +14,7 @@ from certimap.circuits.leaves import LeafFunctions, LeafKind, leaf_kinds, regist
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.probing import answers_in
 from certimap.core.query import make_query
 from certimap.errors import ModelError, ParseError
 
@@ -110,7 +111,7 @@ def test_values_masses_bounds_and_draws() -> None:
     box = Boxes(DOMAIN, np.ones((1, 2), np.bool_), np.array([[0.0, -2.0, 0.0]]), np.array([[0.0, 1.0, 2.0]]))
     inside = np.all((draws[:, 1:] >= [-2.0, 0.0]) & (draws[:, 1:] <= [1.0, 2.0]), axis=1)
     assert math.exp(posterior.log_mass(box)[0]) == pytest.approx(inside.mean(), abs=0.02)
-    assert posterior.log_bound(box)[0] >= max(posterior.log_prob(draws[inside]))
+    assert answers_in(posterior, box).log_bound[0] >= max(posterior.log_prob(draws[inside]))
     held = posterior.sample(200, rng, boxes=box)
     assert np.all((held[:, 1] >= -2.0) & (held[:, 1] <= 1.0))
 

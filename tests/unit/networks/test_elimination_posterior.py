@@ -12,6 +12,7 @@ from problem_twin import all_values, random_problem, value_array
 import certimap as cm
 from certimap.conversions import from_networks
 from certimap.core.box import Boxes
+from certimap.core.probing import answers_in
 from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
 from certimap.networks import elimination_plan, sum_elimination
@@ -124,8 +125,9 @@ def test_boxes_and_draws_come_from_the_tree(dear_trees):
     points = posterior.sample(50, np.random.default_rng(0))
     boxes = Boxes.of_points(posterior.domain, points)
     np.testing.assert_allclose(posterior.log_mass(boxes), posterior.log_prob(points), atol=1e-10)
-    assert np.all(posterior.log_bound(boxes) >= posterior.log_prob(points) - 1e-12)
-    assert posterior.log_mass_each(boxes).shape == posterior.log_bound_each(boxes).shape == boxes.mask.shape
+    answers = answers_in(posterior, boxes)
+    assert np.all(answers.log_bound >= posterior.log_prob(points) - 1e-12)
+    assert posterior.log_mass_each(boxes).shape == answers.each_bound.shape == boxes.mask.shape
 
 
 def test_a_long_chain_is_proved_to_the_last_digit():

@@ -131,7 +131,6 @@ class PlanArrays(NamedTuple):
     table_counts: NDArray[np.float64]
     probabilities: NDArray[np.float64]
     log_tables: NDArray[np.float64]
-    decides: NDArray[np.int32]
     offsets: NDArray[np.int64]
     functions: NDArray[np.int64]
     leaf_floors: NDArray[np.float64]

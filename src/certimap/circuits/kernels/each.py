@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
-from certimap.circuits.kernels.leaves import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
+from certimap.circuits.kernels.leaves import MASS, leaf_values, multiply_row, real_leaf, wide_leaf
 from certimap.circuits.kernels.scaled import add_counts, credit, credit_aligned, credit_mixed, settle, use_counts
 from certimap.core.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 from certimap.kernels.jit import jit
@@ -28,36 +28,22 @@ class Places(NamedTuple):
     members: int
     prefix: int
     total: int
-    largest: int
     n_rows: int
 
 
 @jit(fastmath={"contract"})
 def _forward_binary(
-    bound: bool,
-    leaf: Scalar,
-    column: Scalar,
-    first: Floats,
-    second: Floats,
-    inputs: NDArray[Any],
-    at: Scalar,
-    values: Floats,
+    leaf: Scalar, column: Scalar, first: Floats, second: Floats, inputs: NDArray[Any], at: Scalar, values: Floats
 ) -> None:
     """Write row `at + 1`: row `at` times a leaf of a binary variable."""
     p0, p1 = first[leaf], second[leaf]
-    if bound:
-        for b in range(values.shape[1]):
-            factor = max(p0 * inputs[column, b], p1 * inputs[column + 1, b])
-            values[at + 1, b] = values[at, b] * factor
-    else:
-        for b in range(values.shape[1]):
-            factor = p0 * inputs[column, b] + p1 * inputs[column + 1, b]
-            values[at + 1, b] = values[at, b] * factor
+    for b in range(values.shape[1]):
+        factor = p0 * inputs[column, b] + p1 * inputs[column + 1, b]
+        values[at + 1, b] = values[at, b] * factor
 
 
 @jit(fastmath={"contract"})
 def _backward_binary(
-    bound: bool,
     leaf: Scalar,
     column: Scalar,
     first: Floats,
@@ -71,25 +57,16 @@ def _backward_binary(
     p0, p1 = first[leaf], second[leaf]
     for b in range(values.shape[1]):
         values[at, b] *= values[suffix_at, b]
-    if bound:
-        for b in range(values.shape[1]):
-            values[suffix_at, b] *= max(p0 * inputs[column, b], p1 * inputs[column + 1, b])
-    else:
-        for b in range(values.shape[1]):
-            values[suffix_at, b] *= p0 * inputs[column, b] + p1 * inputs[column + 1, b]
+    for b in range(values.shape[1]):
+        values[suffix_at, b] *= p0 * inputs[column, b] + p1 * inputs[column + 1, b]
 
 
 @jit(fastmath={"contract"})
-def _credit_binary(use_max: bool, p0: Scalar, p1: Scalar, at: Scalar, row: Scalar, values: Floats) -> None:
+def _credit_binary(p0: Scalar, p1: Scalar, at: Scalar, row: Scalar, values: Floats) -> None:
     """Credit both states of a binary variable in rows `row` and `row + 1`, both without counts."""
-    if use_max:
-        for b in range(values.shape[1]):
-            values[row, b] = max(values[row, b], p0 * values[at, b])
-            values[row + 1, b] = max(values[row + 1, b], p1 * values[at, b])
-    else:
-        for b in range(values.shape[1]):
-            values[row, b] += p0 * values[at, b]
-            values[row + 1, b] += p1 * values[at, b]
+    for b in range(values.shape[1]):
+        values[row, b] += p0 * values[at, b]
+        values[row + 1, b] += p1 * values[at, b]
 
 
 @jit()
@@ -117,10 +94,8 @@ def _fill(row: Scalar, number: float, values: Floats, has: Flags) -> None:
 @jit()
 def _member(
     plan: PlanArrays,
-    mode: int,
     node: Scalar,
     leaf: Scalar,
-    first_row: int,
     inputs: NDArray[Any],
     low_high: Floats,
     row: Scalar,
@@ -128,26 +103,21 @@ def _member(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Write the value of a leaf, except narrow binary ones, to row `row`."""
+    """Write the mass of a leaf, except narrow binary ones, to row `row`."""
     has[row] = False
     variable, start, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.mantissas
     if leaf < plan.narrow_end[node]:
-        leaf_values(mode, variable, start, plan.offsets, tables, inputs, row, values)
+        leaf_values(MASS, variable, start, plan.offsets, tables, inputs, row, values)
     elif leaf < plan.wide_end[node]:
-        wide_leaf(mode, variable, start, plan.offsets, tables, plan.table_counts, inputs, row, values, counts, has)
+        wide_leaf(MASS, variable, start, plan.offsets, tables, plan.table_counts, inputs, row, values, counts, has)
     else:
         logs = plan.log_tables
-        real_leaf(
-            mode, first_row, variable, start, plan.functions, logs, inputs, low_high, row, values, counts, has
-        )
+        real_leaf(MASS, 0, variable, start, plan.functions, logs, inputs, low_high, row, values, counts, has)
 
 
 @jit()
 def downward(
     plan: PlanArrays,
-    mode: int,
-    first_row: int,
-    is_top: Flags,
     places: Places,
     inputs: NDArray[Any],
     low_high: Floats,
@@ -156,13 +126,10 @@ def downward(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Fill in the rows `total` of every column; `largest` and all other rows except the nodes' are scratch.
+    """Fill in the rows `total` of every column; all other rows except the nodes' are scratch.
 
     A node's context is its value's factor in the root's value. Inside a product it is the product of the
-    other members, from prefixes and suffixes, so that zeros need no division. `is_top` marks nodes whose
-    ancestors are all products and deciding sums: there the largest occurrence of a leaf counts. Elsewhere
-    occurrences add up, which is exact for masses and an upper bound for bounds. A deciding sum gives its
-    weight to every child, not only to the largest.
+    other members, from prefixes and suffixes, so that zeros need no division.
     """
     # Helpers that call nothing are cheap; a helper with calls, or inlined, costs reference counting.
     is_sum, child_ptr, children, offsets = plan.is_sum, plan.child_ptr, plan.children, plan.offsets
@@ -170,7 +137,7 @@ def downward(
     leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
     leaf_var, leaf_start, floors, node_floors = plan.leaf_var, plan.leaf_start, plan.leaf_floors, plan.floors
     mantissas, table_counts = plan.mantissas, plan.table_counts
-    context, prefix, bound = places.context, places.prefix, mode == BOUND
+    context, prefix = places.context, places.prefix
     n_nodes = is_sum.shape[0]
     for node in range(n_nodes):
         _fill(context + node, 1.0 if node == n_nodes - 1 else 0.0, values, has)
@@ -183,9 +150,9 @@ def downward(
             for edge in range(begin, past):
                 child, weight, count = children[edge], weights[edge], weight_counts[edge]
                 if has[source] or has[context + child] or count > 0.0:
-                    credit_mixed(is_top[child], weight, count, source, context + child, values, counts, has)
+                    credit_mixed(weight, count, source, context + child, values, counts, has)
                 else:
-                    credit(is_top[child], weight, source, context + child, values)
+                    credit(weight, source, context + child, values)
             continue
         start, middle, stop = leaf_ptr[node], binary_end[node], leaf_ptr[node + 1]
         members = places.members - middle  # leaf i, unless narrow and binary, has row members + i
@@ -199,10 +166,10 @@ def downward(
             leaf, edge = start + k, begin + k - (stop - start)
             member = members + leaf
             if leaf < middle:
-                _forward_binary(bound, leaf, offsets[leaf_var[leaf]], first, second, inputs, at, values)
+                _forward_binary(leaf, offsets[leaf_var[leaf]], first, second, inputs, at, values)
                 member = -1
             elif leaf < stop:
-                _member(plan, mode, node, leaf, first_row, inputs, low_high, member, values, counts, has)
+                _member(plan, node, leaf, inputs, low_high, member, values, counts, has)
                 _extend(at, member, values)
             else:
                 member = children[edge]
@@ -228,9 +195,9 @@ def downward(
             if has[last]:
                 add_counts(last, at, counts, has)
             if has[at] or has[target]:
-                credit_mixed(is_top[child], 1.0, 0.0, at, target, values, counts, has)
+                credit_mixed(1.0, 0.0, at, target, values, counts, has)
             else:
-                credit(is_top[child], 1.0, at, target, values)
+                credit(1.0, at, target, values)
             multiply_row(child, last, values)
             if has[child]:
                 add_counts(child, last, counts, has)
@@ -238,16 +205,14 @@ def downward(
             if suffix_floor < ROW_FLOOR:
                 settle(last, values, counts, has)
                 suffix_floor = SETTLED
-        top = is_top[node]
-        results = places.largest if top else places.total
         for leaf in range(stop - 1, start - 1, -1):
             at -= 1
             column = offsets[leaf_var[leaf]]
-            row = results + column
+            row = places.total + column
             if has[last]:
                 add_counts(last, at, counts, has)
             if leaf < middle:
-                _backward_binary(bound, leaf, column, first, second, inputs, at, last, values)
+                _backward_binary(leaf, column, first, second, inputs, at, last, values)
             else:
                 multiply_row(last, at, values)
                 multiply_row(members + leaf, last, values)
@@ -260,13 +225,13 @@ def downward(
                 settle(last, values, counts, has)
                 suffix_floor = SETTLED
             if leaf < middle and not (has[at] or has[row] or has[row + 1]):
-                _credit_binary(top, first[leaf], second[leaf], at, row, values)
+                _credit_binary(first[leaf], second[leaf], at, row, values)
             elif leaf < wide_end[node]:
                 entry = leaf_start[leaf]
                 for state in range(offsets[leaf_var[leaf] + 1] - column):
                     p, count, target = mantissas[entry + state], table_counts[entry + state], row + state
                     if not (has[at] or has[target] or count > 0.0):
-                        credit(top, p, at, target, values)
+                        credit(p, at, target, values)
                         continue
                     if state == 0 or not has[at]:
                         settle(at, values, counts, has)
@@ -274,10 +239,4 @@ def downward(
                     if not has[target]:
                         settle(target, values, counts, has)
                         use_counts(target, counts, has)
-                    credit_aligned(top, p, count, at, target, values, counts, has)
-    for column in range(offsets[offsets.shape[0] - 1]):
-        one, other = places.largest + column, places.total + column
-        if has[one] or has[other]:
-            credit_mixed(True, 1.0, 0.0, one, other, values, counts, has)
-        else:
-            credit(True, 1.0, one, other, values)
+                    credit_aligned(p, count, at, target, values, counts, has)

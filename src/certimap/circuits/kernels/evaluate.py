@@ -4,8 +4,7 @@ Rows are taken in blocks of `width` and laid out batch-inner: one array of `widt
 (variable, or (variable, state)) and for each node, so that every inner loop is a run of multiplications
 and additions over lanes. Lanes past the last row repeat row 0 and are not written out.
 
-Modes: 0 evaluates points; 1 the mass of boxes; 2 the upper bound of boxes, where a leaf is its largest
-probability (or density) in its box and a deciding sum takes the largest term.
+Modes: 0 evaluates points; 1 the mass of boxes.
 
 A product keeps a floor, a lower bound on its positive lanes, and settles them before the next factor could take
 them below the normal numbers: about every forty leaves, without effect on larger numbers.
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.leaves import (
-    BOUND,
     POINT,
     leaf_values,
     multiply_binary_boxes,
@@ -150,18 +148,15 @@ def upward(
     narrow_end, wide_end, leaf_start = plan.narrow_end, plan.wide_end, plan.leaf_start
     mantissas, table_counts = plan.mantissas, plan.table_counts
     first, second, leaf_floors = plan.first, plan.second, plan.leaf_floors
-    decides, offsets, settles, node_floors = plan.decides, plan.offsets, plan.settles, plan.floors
+    offsets, settles, node_floors = plan.offsets, plan.settles, plan.floors
     for node in range(is_sum.shape[0]):
         at, begin, past = slot[node], child_ptr[node], child_ptr[node + 1]
         has[at] = False
         if is_sum[node]:
-            use_max = mode == BOUND and decides[node] >= 0
             if is_scaled(begin, past, children, weight_counts, slot, has):
-                add_scaled_children(
-                    use_max, begin, past, children, weights, weight_counts, slot, at, values, counts, has
-                )
+                add_scaled_children(begin, past, children, weights, weight_counts, slot, at, values, counts, has)
             else:
-                add_children(use_max, begin, past, children, weights, slot, at, values)
+                add_children(begin, past, children, weights, slot, at, values)
             if settles[node]:
                 settle(at, values, counts, has)
             continue
@@ -174,9 +169,7 @@ def upward(
             if mode == POINT:
                 multiply_binary_points(leaf, stop, leaf_var, first, second, inputs, at, values)
             else:
-                multiply_binary_boxes(
-                    mode == BOUND, leaf, stop, leaf_var, offsets, first, second, inputs, at, values
-                )
+                multiply_binary_boxes(leaf, stop, leaf_var, offsets, first, second, inputs, at, values)
             floor += leaf_floors[stop] - leaf_floors[leaf]
             leaf = stop
             if leaf < end:

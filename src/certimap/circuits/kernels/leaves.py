@@ -1,4 +1,4 @@
-"""Leaves of a product, over all lanes of a block: probabilities selected, masses added, largest entries taken."""
+"""Leaves of a product, over all lanes of a block: probabilities selected at points, masses added in boxes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
-from certimap.circuits.kernels.real import log_density, log_mass, log_peak
+from certimap.circuits.kernels.real import log_density, log_mass
 from certimap.circuits.kernels.scaled import NEVER, from_log, shift_of
 from certimap.core.rounding import HIGH, HIGH2, LOW, LOW2
 from certimap.kernels.jit import jit
 
-POINT, MASS, BOUND = 0, 1, 2
+POINT, MASS = 0, 1
 
 
 @jit(fastmath={"contract"})
@@ -55,7 +55,6 @@ def multiply_binary_points(
 
 @jit(fastmath={"contract"})
 def multiply_binary_boxes(
-    bound: bool,
     start: Scalar,
     stop: Scalar,
     leaf_var: NDArray[np.int32],
@@ -72,12 +71,8 @@ def multiply_binary_boxes(
     for leaf in range(start, stop):
         column = offsets[leaf_var[leaf]]
         m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
-        if bound:
-            for b in range(width):
-                out[b] *= max(p0 * m0[b], p1 * m1[b])
-        else:
-            for b in range(width):
-                out[b] *= p0 * m0[b] + p1 * m1[b]
+        for b in range(width):
+            out[b] *= p0 * m0[b] + p1 * m1[b]
 
 
 @jit(fastmath={"contract"})
@@ -95,7 +90,7 @@ def leaf_values(
     out = values[k]
     width = out.shape[0]
     column, past = offsets[variable], offsets[variable + 1]
-    if mode == 0:
+    if mode == POINT:
         states = inputs[variable]
         for b in range(width):
             out[b] = tables[start + np.int64(states[b])]
@@ -105,12 +100,8 @@ def leaf_values(
         out[b] = probability * allowed[b]
     for state in range(1, past - column):
         allowed, probability = inputs[column + state], tables[start + state]
-        if mode == 1:
-            for b in range(width):
-                out[b] += probability * allowed[b]
-        else:
-            for b in range(width):
-                out[b] = max(out[b], probability * allowed[b])
+        for b in range(width):
+            out[b] += probability * allowed[b]
 
 
 @jit()
@@ -144,8 +135,7 @@ def wide_leaf(
                 lowest = min(lowest, table_counts[start + state])
         for state in range(past - column):
             if inputs[column + state, b] > 0.0:
-                term = mantissas[start + state] * shift_of(table_counts[start + state] - lowest)
-                total = total + term if mode == MASS else max(total, term)
+                total += mantissas[start + state] * shift_of(table_counts[start + state] - lowest)
         out[b], count[b] = total, lowest if total > 0.0 else 0.0
 
 
@@ -164,7 +154,7 @@ def real_leaf(
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> None:
-    """Write a real leaf's density at a point, or its mass or largest density in a box, in each lane of row `k`."""
+    """Write a real leaf's density at a point, or its mass in a box, in each lane of row `k`."""
     out, count = values[k], counts[k]
     has[k] = True
     last = low_high.shape[1] - 1
@@ -173,11 +163,7 @@ def real_leaf(
             result = log_density(functions, tables, start, inputs[variable, b])
         else:
             row = min(first_row + b, last)
-            low, high = low_high[0, row, variable], low_high[1, row, variable]
-            if mode == MASS:
-                result = log_mass(functions, tables, start, low, high)
-            else:
-                result = log_peak(functions, tables, start, low, high)
+            result = log_mass(functions, tables, start, low_high[0, row, variable], low_high[1, row, variable])
         out[b], count[b] = from_log(result)
 
 

@@ -102,19 +102,14 @@ def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, co
 
 
 @jit(fastmath={"contract"})
-def credit(use_max: Scalar, weight: Scalar, source: Scalar, target: Scalar, values: Floats) -> None:
-    """Add `weight` times row `source` to row `target`, or take the larger of the two; both without counts."""
-    if use_max:
-        for b in range(values.shape[1]):
-            values[target, b] = max(values[target, b], weight * values[source, b])
-    else:
-        for b in range(values.shape[1]):
-            values[target, b] += weight * values[source, b]
+def credit(weight: Scalar, source: Scalar, target: Scalar, values: Floats) -> None:
+    """Add `weight` times row `source` to row `target`; both without counts."""
+    for b in range(values.shape[1]):
+        values[target, b] += weight * values[source, b]
 
 
 @jit()
 def credit_mixed(
-    use_max: Scalar,
     weight: Scalar,
     weight_count: Scalar,
     source: Scalar,
@@ -129,12 +124,11 @@ def credit_mixed(
     if not has[target]:
         settle(target, values, counts, has)
         use_counts(target, counts, has)
-    credit_aligned(use_max, weight, weight_count, source, target, values, counts, has)
+    credit_aligned(weight, weight_count, source, target, values, counts, has)
 
 
 @jit(fastmath={"contract"})
 def credit_aligned(
-    use_max: Scalar,
     weight: Scalar,
     weight_count: Scalar,
     source: Scalar,
@@ -156,7 +150,7 @@ def credit_aligned(
         lowest = min(x_count, y_count)
         x *= shift_of(x_count - lowest)
         y *= shift_of(y_count - lowest)
-        values[target, b] = max(x, y) if use_max else x + y
+        values[target, b] = x + y
         lowest = lowest if lowest < NEVER else 0.0
         counts[target, b] = lowest
         found |= np.int64(lowest > 0.0) | np.int64(lowest < 0.0)

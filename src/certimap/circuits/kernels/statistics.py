@@ -1,4 +1,4 @@
-"""Passes over a plan for the evaluator's data on rounding, underflow and maxima."""
+"""Passes over a plan for the evaluator's data on rounding and underflow."""
 
 from __future__ import annotations
 
@@ -124,14 +124,10 @@ def place_leaves(
 
 
 @jit()
-def summarise(plan: PlanArrays, n_roundings: NDArray[np.float64], is_top: NDArray[np.bool_]) -> None:
-    """Fill in, for each node, two things.
-
-    - `n_roundings`: the largest number of roundings between the parameters and its value;
-    - `is_top`: whether all its ancestors are products and deciding sums.
-    """
-    n_nodes = plan.is_sum.shape[0]
-    for node in range(n_nodes):
+def most_roundings(plan: PlanArrays) -> float:
+    """Return the largest number of roundings between the parameters and the root's value."""
+    n_roundings = np.empty(plan.is_sum.shape[0])
+    for node in range(plan.is_sum.shape[0]):
         start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
         roundings = 0.0
         if plan.is_sum[node]:
@@ -145,12 +141,7 @@ def summarise(plan: PlanArrays, n_roundings: NDArray[np.float64], is_top: NDArra
             for edge in range(start, stop):
                 roundings += 1.0 + n_roundings[plan.children[edge]]
         n_roundings[node] = roundings
-        is_top[node] = True
-    for node in range(n_nodes - 1, -1, -1):
-        passes = is_top[node] and (not plan.is_sum[node] or plan.decides[node] >= 0)
-        if not passes:
-            for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
-                is_top[plan.children[edge]] = False
+    return n_roundings[-1]
 
 
 @jit()

@@ -12,7 +12,6 @@ from certimap.kernels.jit import jit
 
 @jit(fastmath={"contract"})
 def add_children(
-    use_max: bool,
     start: Scalar,
     stop: Scalar,
     children: NDArray[np.int32],
@@ -21,7 +20,7 @@ def add_children(
     at: Scalar,
     values: NDArray[np.float64],
 ) -> None:
-    """Write the weighted sum (or the largest weighted term) of a sum's children."""
+    """Write the weighted sum of a sum's children."""
     out = values[at]
     width = out.shape[0]
     child, weight = values[slot[children[start]]], weights[start]
@@ -29,17 +28,12 @@ def add_children(
         out[b] = weight * child[b]
     for edge in range(start + 1, stop):
         child, weight = values[slot[children[edge]]], weights[edge]
-        if use_max:
-            for b in range(width):
-                out[b] = max(out[b], weight * child[b])
-        else:
-            for b in range(width):
-                out[b] += weight * child[b]
+        for b in range(width):
+            out[b] += weight * child[b]
 
 
 @jit(fastmath={"contract"})
 def add_aligned(
-    use_max: bool,
     weight: Scalar,
     weight_count: Scalar,
     k: Scalar,
@@ -48,23 +42,17 @@ def add_aligned(
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> None:
-    """Add (or take the largest of) a weighted row, aligned to the counts of row `at`, to row `at`."""
+    """Add a weighted row, aligned to the counts of row `at`, to row `at`."""
     if not has[k]:
         for b in range(values.shape[1]):
             counts[k, b] = 0.0
-    if use_max:
-        for b in range(values.shape[1]):
-            term = values[k, b] * shift_of(counts[k, b] + weight_count - counts[at, b])
-            values[at, b] = max(values[at, b], weight * term)
-    else:
-        for b in range(values.shape[1]):
-            term = values[k, b] * shift_of(counts[k, b] + weight_count - counts[at, b])
-            values[at, b] += weight * term
+    for b in range(values.shape[1]):
+        term = values[k, b] * shift_of(counts[k, b] + weight_count - counts[at, b])
+        values[at, b] += weight * term
 
 
 @jit()
 def add_scaled_children(
-    use_max: bool,
     start: Scalar,
     stop: Scalar,
     children: NDArray[np.int32],
@@ -83,7 +71,7 @@ def add_scaled_children(
     for edge in range(start, stop):
         lower_counts(weight_counts[edge], slot[children[edge]], at, values, counts, has)
     for edge in range(start, stop):
-        add_aligned(use_max, weights[edge], weight_counts[edge], slot[children[edge]], at, values, counts, has)
+        add_aligned(weights[edge], weight_counts[edge], slot[children[edge]], at, values, counts, has)
     for b in range(values.shape[1]):
         counts[at, b] = 0.0 if counts[at, b] == NEVER else counts[at, b]
 

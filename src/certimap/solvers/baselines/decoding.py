@@ -12,7 +12,8 @@ from certimap.certify.sources import own_source
 from certimap.circuits.guess import GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
-from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior
+from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
+from certimap.core.probing import answers_in
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.guess import OnePoint, OneStepState
@@ -74,8 +75,9 @@ class MaxProduct(OnePoint):
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
         done = super().step(state, ledger)
         posterior = state.posterior
-        if isinstance(posterior, Bounds):
-            ledger.upper_bound(float(posterior.log_bound(Boxes.full(posterior.domain))[0]), MAXIMA)
+        if isinstance(posterior, Probes | Bounds):
+            whole = answers_in(posterior, Boxes.full(posterior.domain))
+            ledger.upper_bound(float(whole.log_bound[0]), MAXIMA)
         return done
 
 

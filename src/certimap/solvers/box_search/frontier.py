@@ -13,12 +13,12 @@ from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.core.box import Points
 from certimap.core.control import TimeUp
 from certimap.core.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
+from certimap.core.probing import has_masses, prober_of
 from certimap.core.search_boxes import rounded_up
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
-from certimap.solvers.box_search.probe import has_masses, prober_of
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger

@@ -15,10 +15,10 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Prober, Probes
+from certimap.core.probing import prober_of
 from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.box_search.probe import prober_of
 
 Floats = NDArray[np.float64]
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre

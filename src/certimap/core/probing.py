@@ -1,11 +1,11 @@
-"""Probes any posterior by its bounds on boxes, and by its masses if it has them."""
+"""The prober of a posterior: its own, or one made of its bounds on boxes."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.box import Points
+from certimap.core.box import Boxes, Points
 from certimap.core.climb import climb
 from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Heeds, Masses, Posterior, Prober, Probes, Tightening
@@ -14,12 +14,18 @@ from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 Floats = NDArray[np.float64]
 
 
-def prober_of(posterior: Probes | Bounds, control: Control) -> Prober:
+def prober_of(posterior: Probes | Bounds, control: Control | None = None) -> Prober:
     """Return the posterior's own prober, or one made of its bounds; its climbs obey the run's limits."""
     prober = posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
-    if isinstance(prober, Heeds):
+    if control is not None and isinstance(prober, Heeds):
         prober.heed(control)
     return prober
+
+
+def answers_in(posterior: Probes | Bounds, boxes: Boxes) -> Answers:
+    """Bound some boxes once, without a search."""
+    prober = prober_of(posterior)
+    return prober.probe(prober.layout.of_boxes(boxes))
 
 
 def has_masses(posterior: Posterior) -> bool:
@@ -27,20 +33,34 @@ def has_masses(posterior: Posterior) -> bool:
     return posterior.facts.has_masses and posterior.domain.is_discrete and isinstance(posterior, Masses)
 
 
-class BoxProber:
-    """Probes a discrete posterior by `log_bound`, `log_bound_each` and, if they apply, its masses.
+class SteadyProber:
+    """The common parts of probers without tightening: no starts, and climbs that change one variable at a time."""
 
-    It neither tightens nor proposes starts; climbing changes one variable at a time.
-    """
+    n_bytes = 0
+
+    def __init__(self, posterior: Posterior, layout: Layout, work: int) -> None:
+        self.posterior, self.layout, self.work = posterior, layout, work
+
+    def starts(self) -> Points:
+        return np.empty((0, len(self.layout.domain)), self.layout.domain.point_dtype)
+
+    def climb(self, points: Points) -> Points:
+        return climb(self.posterior, points)
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """There is nothing to tighten."""
+        return Tightening(0, True, True)
+
+
+class BoxProber(SteadyProber):
+    """Probes a discrete posterior by `log_bound`, `log_bound_each` and, if they apply, its masses."""
 
     def __init__(self, posterior: Bounds) -> None:
-        self.posterior = posterior
-        self.layout = Layout.of(posterior.domain)
-        self.work = 4 * int(posterior.facts.work)
-        self.n_bytes = 0
+        super().__init__(posterior, Layout.of(posterior.domain), 4 * int(posterior.facts.work))
+        self.bounds = posterior
 
     def probe(self, boxes: SearchBoxes) -> Answers:
-        posterior = self.posterior
+        posterior = self.bounds
         public = self.layout.public(boxes)
         each: Floats = np.where(public.mask, posterior.log_bound_each(public), -np.inf)
         bound: Floats = np.asarray(posterior.log_bound(public), np.float64)
@@ -54,12 +74,3 @@ class BoxProber:
             mass, each_mass = self.layout.log_share(boxes), self.layout.log_share_each(boxes)
         splits = np.full((len(boxes), len(self.layout.domain)), np.nan)
         return Answers(mass, bound, each_mass, np.minimum(each, bound[:, None]), splits)
-
-    def starts(self) -> Points:
-        return np.empty((0, len(self.layout.domain)), self.layout.domain.point_dtype)
-
-    def climb(self, points: Points) -> Points:
-        return climb(self.posterior, points)
-
-    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        return Tightening(0, True, True)
