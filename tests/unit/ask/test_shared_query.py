@@ -192,7 +192,7 @@ def test_where_conditioning_cannot_end_in_time_a_quick_answer_is_given(monkeypat
         while True:
             control.check("conditioning for ever")
 
-    monkeypatch.setattr("certimap.circuits.condition.condition", never)
+    monkeypatch.setattr("certimap.circuits.posterior.condition", never)
     with ThreadPoolExecutor(2) as executor:
         result = cm.map_query(model, time_limit=0.3, rng=1, epsilon=0.0, delta=0.0, executor=executor)
     assert result.note == "the time was up while conditioning for ever"
