@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from certimap.cli.inputs import parse_size
-from certimap.cli.solve import EncodingOption, ModelArgument
+from certimap.cli.options import EncodingOption, ModelArgument, argument
 
 REJECTED = 1
 
 
 def check(
     model: ModelArgument,
-    proof: Annotated[Path, typer.Argument(metavar="FILE", help="What solve --proof wrote.", show_default=False)],
+    proof: Annotated[Path, argument(metavar="FILE", help="What solve --proof wrote.")],
     exact: Annotated[
         bool, typer.Option("--exact", help="Check a small model by enumeration in exact numbers too.")
     ] = False,

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli.solve import EncodingOption
+from certimap.cli.options import EncodingOption, argument
 from certimap.io.formats import suffixes
 
 
 def convert(
-    source: Annotated[
-        Path, typer.Argument(metavar="A", help=f"The model to read: {suffixes()}.", show_default=False)
-    ],
-    target: Annotated[Path, typer.Argument(metavar="B", help="The file to write.", show_default=False)],
+    source: Annotated[Path, argument(metavar="A", help=f"The model to read: {suffixes()}.")],
+    target: Annotated[Path, argument(metavar="B", help="The file to write.")],
     encoding: EncodingOption = None,
     weights: Annotated[
         Path | None,

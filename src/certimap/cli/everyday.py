@@ -7,39 +7,20 @@ import json
 import sys
 from io import StringIO
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from certimap.cli.options import EvidenceOptions, JsonOption, option
 from certimap.cli.output import print_rows
-from certimap.cli.solve import (
-    EncodingOption,
-    EvidenceFileOption,
-    EvidenceOption,
-    EvidKindOption,
-    JsonOption,
-    ModelArgument,
-    QueryOption,
-    SeparatorOption,
-    read_case,
-)
 from certimap.io.files import write_text
 
 
-def marginals(
-    model: ModelArgument,
-    query: QueryOption = None,
-    evidence: EvidenceOption = None,
-    evidence_file: EvidenceFileOption = None,
-    evid_kind: EvidKindOption = None,
-    encoding: EncodingOption = None,
-    separator: SeparatorOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
     """Print the probability of each state of single variables given the evidence, and ln p(evidence)."""
     from certimap.ask import inference
 
-    source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
+    source, names, given = case.read_case()
     found = inference.marginals(source, names, given)
     log_evidence = inference.log_evidence(source, given)
     if as_json:
@@ -54,35 +35,19 @@ def marginals(
 
 
 def sample(
-    model: ModelArgument,
+    case: EvidenceOptions,
     n: Annotated[int, typer.Option("--n", "-n", help="How many rows.")] = 10,
-    query: QueryOption = None,
-    evidence: EvidenceOption = None,
-    evidence_file: EvidenceFileOption = None,
-    evid_kind: EvidKindOption = None,
-    rng: Annotated[
-        int | None, typer.Option("--rng", help="A seed, which replays the rows.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv file; otherwise printed.", show_default=False)
-    ] = None,
-    encoding: EncodingOption = None,
-    separator: SeparatorOption = None,
+    rng: Annotated[int | None, option("--rng", help="A seed, which replays the rows.")] = None,
+    output: Annotated[Path | None, option("--output", "-o", help="A .csv file; otherwise printed.")] = None,
 ) -> None:
     """Draw independent rows from p(query | evidence), as CSV; what is not queried is summed out."""
     from certimap.ask import inference
 
-    source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
+    source, names, given = case.read_case()
     columns = inference.sample(source, n, given, names, rng=rng)
-    if output is None:
-        _write(columns, sys.stdout)
-        return
     text = StringIO(newline="")
-    _write(columns, text)
-    write_text(output, text.getvalue())
-
-
-def _write(columns: dict[str, Any], file: IO[str]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+    writer = csv.writer(sys.stdout if output is None else text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    if output is not None:
+        write_text(output, text.getvalue())

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from certimap.cli.options import EvidenceOptions, JsonOption, QueryFileOption
 from certimap.cli.output import print_rows
-from certimap.cli.solve import (
-    EncodingOption,
-    EvidenceFileOption,
-    EvidenceOption,
-    EvidKindOption,
-    JsonOption,
-    ModelArgument,
-    QueryFileOption,
-    QueryOption,
-    SeparatorOption,
-    read_case,
-)
 from certimap.core.untyped import is_list
 
 if TYPE_CHECKING:
@@ -36,14 +25,8 @@ _SHOWN_VARIABLES = 40
 
 
 def info(
-    model: ModelArgument,
-    query: QueryOption = None,
-    evidence: EvidenceOption = None,
-    evidence_file: EvidenceFileOption = None,
-    evid_kind: EvidKindOption = None,
+    case: EvidenceOptions,
     query_file: QueryFileOption = None,
-    encoding: EncodingOption = None,
-    separator: SeparatorOption = None,
     estimate_lipschitz: Annotated[
         bool,
         typer.Option(
@@ -53,16 +36,13 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Print a model's variables and size; with a query or evidence, what answering it takes and what to expect."""
-    source, variables, given = read_case(
-        model, query, evidence, query_file, evidence_file, evid_kind, encoding, separator
-    )
+    source, variables, given = case.read_case(query_file)
     domain: Domain = source.domain
     facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
     if domain.is_discrete:
         facts["log10_joint_states"] = domain.log_size / math.log(10.0)
-    asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
     one = None
-    if asked:
+    if any(given is not None for given in (case.query, case.evidence, case.evidence_file, query_file)):
         from certimap.core.query import make_query
 
         one = make_query(domain, variables, given, hidden=source.hidden)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from certimap.cli.options import option
+
 if TYPE_CHECKING:
     from certimap.kernels.cache import Record
 
@@ -22,8 +24,7 @@ def kernels(
         bool, typer.Option("--all", help="Compile beforehand what small queries of every kind need.")
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Processes that compile; all cores by default.", show_default=False),
+        int | None, option("--workers", help="Processes that compile; all cores by default.")
     ] = None,
     long: Annotated[bool, typer.Option("--long", help="List every kernel with the types that it is for.")] = False,
 ) -> None:

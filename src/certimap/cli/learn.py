@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from certimap.cli.inputs import parse_settings
-from certimap.cli.solve import EncodingOption, SeparatorOption
+from certimap.cli.options import EncodingOption, SeparatorOption, SettingsOption, argument, option
 
 if TYPE_CHECKING:
     from certimap.io.text_tables import TextTable
@@ -30,37 +30,17 @@ class Method(StrEnum):
 
 def learn(
     data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA", help="A .csv with a header, or .data without one; .gz of either.", show_default=False
-        ),
+        Path, argument(metavar="DATA", help="A .csv with a header, or .data without one; .gz of either.")
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="Where the model goes; the suffix names its format.", show_default=False
-        ),
-    ],
+    output: Annotated[Path, option("--output", "-o", help="Where the model goes; the suffix names its format.")],
     method: Annotated[Method, typer.Option("--method", help="What to learn.")] = Method.LEARNSPN,
-    valid: Annotated[
-        Path | None, typer.Option("--valid", help="A table that settings are chosen on.", show_default=False)
-    ] = None,
-    test: Annotated[
-        Path | None,
-        typer.Option("--test", help="A table to report the mean log-likelihood of.", show_default=False),
-    ] = None,
-    rng: Annotated[int | None, typer.Option("--rng", help="A seed.", show_default=False)] = None,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", help="Seconds to learn for.", show_default=False)
-    ] = None,
+    valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None,
+    test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None,
+    rng: Annotated[int | None, option("--rng", help="A seed.")] = None,
+    time_limit: Annotated[float | None, option("--time-limit", help="Seconds to learn for.")] = None,
     encoding: EncodingOption = None,
     separator: SeparatorOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the method; repeatable.", show_default=False
-        ),
-    ] = None,
+    settings: SettingsOption = None,
 ) -> None:
     """Learn a model from a table: columns become variables, the labels that occur become their states."""
     import certimap.learn

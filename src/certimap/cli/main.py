@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 import certimap
 from certimap.cli import check, convert, everyday, explain, info, kernels, learn, replay, report, solve
+from certimap.cli.options import spread
 from certimap.errors import CertimapError, MissingDependency
 
 FAILED = 2
@@ -72,17 +73,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
-app.command("solve")(solve.solve)
-app.command("check")(check.check)
-app.command("replay")(replay.replay)
-app.command("report")(report.report)
-app.command("info")(info.info)
-app.command("explain")(explain.explain)
-app.command("convert")(convert.convert)
-app.command("learn")(learn.learn)
-app.command("marginals")(everyday.marginals)
-app.command("sample")(everyday.sample)
-app.command("kernels")(kernels.kernels)
+_COMMANDS = (solve.solve, check.check, replay.replay, report.report, info.info, explain.explain, convert.convert)
+for _command in (*_COMMANDS, learn.learn, everyday.marginals, everyday.sample, kernels.kernels):
+    app.command()(spread(_command))
 
 
 def _print_version(wanted: bool) -> None:

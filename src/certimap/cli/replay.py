@@ -7,25 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from certimap.cli.solve import EncodingOption, ModelArgument
+from certimap.cli.options import EncodingOption, ModelArgument, WorkersOption, argument, option
 
 DIFFERENT = 1
 
 
 def replay(
-    result: Annotated[
-        Path, typer.Argument(metavar="RESULT.json", help="What solve --json or -o wrote.", show_default=False)
-    ],
+    result: Annotated[Path, argument(metavar="RESULT.json", help="What solve --json or -o wrote.")],
     model: ModelArgument,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
-    ] = None,
+    workers: WorkersOption = None,
     time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit", metavar="SECONDS", help="In place of the recorded limit.", show_default=False
-        ),
+        float | None, option("--time-limit", metavar="SECONDS", help="In place of the recorded limit.")
     ] = None,
     encoding: EncodingOption = None,
 ) -> None:

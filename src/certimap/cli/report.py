@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from certimap.cli.options import argument
+
 
 def report(
-    results: Annotated[
-        list[Path],
-        typer.Argument(metavar="RESULT.json ...", help="What solve --json or -o wrote.", show_default=False),
-    ],
+    results: Annotated[list[Path], argument(metavar="RESULT.json ...", help="What solve --json or -o wrote.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the page.")
     ] = Path("report.html"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,33 +12,25 @@ import typer
 
 from certimap.ask.batch import BatchRow
 from certimap.cli import inputs
-from certimap.core.domain import Domain
+from certimap.cli.options import (
+    EvidenceOptions,
+    JsonOption,
+    QueryFileOption,
+    SettingsOption,
+    WorkersOption,
+    option,
+)
 from certimap.core.result import MapResult
 from certimap.core.result_list import FailedQuery
 from certimap.errors import QueryError, SolverError
-from certimap.io.evidence import (
-    ASSIGNMENT_FORMATS,
-    EVIDENCE_FORMATS,
-    QUERY_FORMATS,
-    Asked,
-    EvidenceCase,
-    TextOptions,
-    read_evidence_cases,
-    read_query_cases,
-)
+from certimap.io.evidence import ASSIGNMENT_FORMATS
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
 
 if TYPE_CHECKING:
+    from certimap.core.domain import Domain
     from certimap.core.model import Model
     from certimap.solvers.request import Settings
-
-
-class EvidLayout(StrEnum):
-    """The layouts of .evid files."""
-
-    SINGLE = "single"
-    CASES = "cases"
 
 
 class OnError(StrEnum):
@@ -54,174 +47,136 @@ class Preset(StrEnum):
     PAPER_PAC = "paper_pac"
 
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help=f"A model: {suffixes()}, .gz of each.", show_default=False)
-]
-QueryOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--query",
-        "-q",
-        metavar="A,B",
-        help="Query variables; repeatable. Omitted: all without evidence.",
-        show_default=False,
-    ),
-]
-EvidenceOption = Annotated[
-    list[str] | None,
-    typer.Option("--evidence", "-e", metavar="X=a,Y=b", help="Observed states; repeatable.", show_default=False),
-]
-EvidenceFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--evidence-file",
-        "--rows",
-        help=f"Evidence, one query per row of a table: {suffixes(EVIDENCE_FORMATS)}.",
-        show_default=False,
-    ),
-]
-EvidKindOption = Annotated[
-    EvidLayout | None,
-    typer.Option("--evid-kind", help="How an ambiguous .evid is read.", show_default=False),
-]
-QueryFileOption = Annotated[
-    Path | None,
-    typer.Option("--query-file", help=f"Query variables: {suffixes(QUERY_FORMATS)}.", show_default=False),
-]
-EncodingOption = Annotated[
-    str | None,
-    typer.Option(
-        "--encoding",
-        metavar="NAME",
-        help="Encoding of all text files named, such as latin-1 or utf-16; otherwise UTF-8.",
-        show_default=False,
-    ),
-]
-SeparatorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--separator",
-        metavar="SIGN",
-        help="What stands between the cells of a .csv: comma, semicolon, tab, bar, space, or a character. "
-        "Otherwise the first four are tried.",
-        show_default=False,
-    ),
-]
-MaxEdgesOption = Annotated[
-    int | None,
-    typer.Option("--max-edges", help="Build no larger circuit and no larger table.", show_default=False),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+@dataclass(frozen=True)
+class RequestOptions:
+    """How each case is answered."""
 
-
-def solve(
-    model: ModelArgument,
-    query: QueryOption = None,
-    evidence: EvidenceOption = None,
-    evidence_file: EvidenceFileOption = None,
-    evid_kind: EvidKindOption = None,
-    query_file: QueryFileOption = None,
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="The answer may be this much less probable (relative).")
-    ] = 0.01,
+    ] = 0.01
     delta: Annotated[
         float, typer.Option("--delta", help="The certificate may be wrong with this probability.")
-    ] = 0.01,
-    solver: Annotated[str, typer.Option("--solver", help="A solver's name, or auto.")] = "auto",
-    preset: Annotated[
-        Preset | None, typer.Option("--preset", help="Settings of published experiments.", show_default=False)
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the solver; repeatable.", show_default=False
-        ),
-    ] = None,
-    rng: Annotated[
-        int | None, typer.Option("--rng", help="A seed, which replays the answer.", show_default=False)
-    ] = None,
+    ] = 0.01
+    solver: Annotated[str, typer.Option("--solver", help="A solver's name, or auto.")] = "auto"
+    preset: Annotated[Preset | None, option("--preset", help="Settings of published experiments.")] = None
+    settings: SettingsOption = None
+    rng: Annotated[int | None, option("--rng", help="A seed, which replays the answer.")] = None
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            help="End each answer after so long, with what it has earned.",
-            show_default=False,
-        ),
-    ] = None,
-    max_samples: Annotated[
-        int | None, typer.Option("--max-samples", help="Draws for each answer.", show_default=False)
-    ] = None,
-    max_nodes: Annotated[
-        int | None, typer.Option("--max-nodes", help="Search nodes for each answer.", show_default=False)
-    ] = None,
-    max_memory: Annotated[
-        str | None, typer.Option("--max-memory", help="Bytes, such as 500M or 4G.", show_default=False)
-    ] = None,
+        option("--time-limit", metavar="SECONDS", help="End each answer after so long, with what it has earned."),
+    ] = None
+    max_samples: Annotated[int | None, option("--max-samples", help="Draws for each answer.")] = None
+    max_nodes: Annotated[int | None, option("--max-nodes", help="Search nodes for each answer.")] = None
+    max_memory: Annotated[str | None, option("--max-memory", help="Bytes, such as 500M or 4G.")] = None
     warm_start: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--warm-start",
             help=f"A heuristic's name, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     upper_bound: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--upper-bound",
             metavar="SOURCE:log_joint=X",
             help="What another program proved: a bound on ln p(q, e), or log_prob=X on ln p(q | e).",
-            show_default=False,
         ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", help="Processes that share the rows out, -1 for one per core.", show_default=False),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
-    ] = None,
+    ] = None
+    workers: WorkersOption = None
     device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.", show_default=False
-        ),
-    ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
-    max_edges: MaxEdgesOption = None,
-    encoding: EncodingOption = None,
-    separator: SeparatorOption = None,
+        str | None, option("--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.")
+    ] = None
+    top_k: Annotated[int | None, option("--top-k", help="How many answers.")] = None
+    max_edges: Annotated[int | None, option("--max-edges", help="Build no larger circuit or table.")] = None
+
+    def read(self, domain: Domain, case: EvidenceOptions) -> Settings:
+        """Return the keywords of `Request.of`; reads the files of warm starts."""
+        starts = [inputs.read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "solver": self.solver if self.preset is None else self.preset.value,
+            "options": inputs.parse_settings(self.settings),
+            "time_limit": self.time_limit,
+            "max_samples": self.max_samples,
+            "max_nodes": self.max_nodes,
+            "max_memory": inputs.parse_size(self.max_memory),
+            "max_edges": self.max_edges,
+            "device": self.device,
+            "upper_bound": inputs.parse_upper_bound(self.upper_bound),
+            "warm_start": starts or None,
+            "top_k": self.top_k,
+            "workers": self.workers,
+        }
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Where answers go, and what happens between cases."""
+
+    jobs: Annotated[
+        int | None, option("--jobs", help="Processes that share the rows out, -1 for one per core.")
+    ] = None
     errors: Annotated[
         OnError,
         typer.Option(
             "--errors",
             help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
         ),
-    ] = OnError.KEEP,
-    as_json: JsonOption = False,
+    ] = OnError.KEEP
+    as_json: JsonOption = False
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--output",
             "-o",
             help="Write the answers as JSON here too; in place of printing, a .csv gets a line per row.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     proof: Annotated[
-        Path | None,
-        typer.Option(
-            "--proof", metavar="FILE", help="Write a proof that `certimap check` checks.", show_default=False
-        ),
-    ] = None,
+        Path | None, option("--proof", metavar="FILE", help="Write a proof that `certimap check` checks.")
+    ] = None
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why, as `certimap explain` does; reports show it.")
-    ] = False,
+    ] = False
     max_proof: Annotated[
         str, typer.Option("--max-proof", help="The most bytes that a proof may take, such as 100M.")
-    ] = "100M",
+    ] = "100M"
+
+    @property
+    def table(self) -> Path | None:
+        """The .csv file that the answers go to, if any."""
+        return self.output if self.output is not None and suffix_of(self.output) == "csv" else None
+
+    def check(self) -> None:
+        """Reject options that contradict each other, before anything is read."""
+        from certimap.cli.answer_file import check_folder
+
+        if self.table is None:
+            return
+        check_folder(self.table)
+        if self.as_json:
+            raise QueryError(f"--json prints JSON, and --output {self.table} is a table; give one of them")
+        if self.explain:
+            raise QueryError(
+                f"--output {self.table} is a table, which holds no explanations; expected a .json for --explain"
+            )
+
+    def check_cases(self, n_cases: int, upper_bound: str | None) -> None:
+        """Reject options that do not go with the number of cases."""
+        if upper_bound is not None and n_cases > 1:
+            raise QueryError(f"--upper-bound is of one query, and there are {n_cases} cases; ask one case")
+        if self.jobs is not None and n_cases == 1:
+            raise QueryError(
+                f"--jobs {self.jobs} shares out the rows of a table, and there is one case; leave it out"
+            )
+        if self.proof is not None and n_cases > 1:
+            raise QueryError(f"--proof {self.proof} is one file, and there are {n_cases} cases; ask one case")
+
+
+def solve(
+    case: EvidenceOptions, ask: RequestOptions, answer: AnswerOptions, query_file: QueryFileOption = None
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
@@ -229,70 +184,39 @@ def solve(
     answered case by case; Ctrl-C ends the batch. A file of --output is whole or not there: in a table, rows
     that Ctrl-C left out have the status "not reached".
     """
-    import certimap
     from certimap.ask.batch import map_rows
     from certimap.ask.session import Session
-    from certimap.cli.answer_file import check_folder, write_answers
+    from certimap.cli.answer_file import write_answers
     from certimap.cli.output import AnswerPrinter
     from certimap.core.executors import workers_of
     from certimap.kernels.notice import announce_compilation
     from certimap.solvers.request import Request
 
-    table = output if output is not None and suffix_of(output) == "csv" else None
-    if table is not None:
-        check_folder(table)
-        if as_json:
-            raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
-        if explain:
-            raise QueryError(
-                f"--output {table} is a table, which holds no explanations; expected a .json for --explain"
-            )
-    if preset is not None and solver not in ("auto", preset.value):
-        raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
-    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-    source = certimap.read(model, encoding=encoding)
-    domain: Domain = source.domain
-    rows = read_rows(domain, query, evidence, query_file, evidence_file, options)
-    starts = [inputs.read_warm_start(text, domain, options) for text in warm_start or ()]
+    answer.check()
+    if ask.preset is not None and ask.solver not in ("auto", ask.preset.value):
+        raise QueryError(
+            f"--preset {ask.preset.value} is a solver with its settings; leave --solver {ask.solver} out"
+        )
+    source = case.read_model()
+    rows = case.rows(source.domain, query_file)
+    settings = ask.read(source.domain, case)
     announce_compilation()
-    asked: Settings = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "solver": solver if preset is None else preset.value,
-        "options": inputs.parse_settings(settings),
-        "time_limit": time_limit,
-        "max_samples": max_samples,
-        "max_nodes": max_nodes,
-        "max_memory": inputs.parse_size(max_memory),
-        "max_edges": max_edges,
-        "device": device,
-        "upper_bound": inputs.parse_upper_bound(upper_bound),
-        "warm_start": starts or None,
-        "top_k": top_k,
-        "workers": workers,
-    }
-    if upper_bound is not None and len(rows) > 1:
-        raise QueryError(f"--upper-bound is of one query, and there are {len(rows)} cases; ask one case")
-    if jobs is not None and len(rows) == 1:
-        raise QueryError(f"--jobs {jobs} shares out the rows of a table, and there is one case; leave it out")
-    if proof is not None:
-        if len(rows) > 1:
-            raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
-        asked["proof_bytes"] = inputs.parse_size(max_proof)
-    on_error = "raise" if len(rows) == 1 else errors.value
-    session = Session(source, Request.of(**asked))
-    with workers_of(jobs, None) as pool:
-        answers = map_rows(session, rows, rng, on_error, pool, None if table is None else False)
-        if proof is not None:
-            answers = _proved(answers, proof)
-        if table is not None:
-            code = write_answers(table, rows, answers)
+    answer.check_cases(len(rows), ask.upper_bound)
+    if answer.proof is not None:
+        settings["proof_bytes"] = inputs.parse_size(answer.max_proof)
+    on_error = "raise" if len(rows) == 1 else answer.errors.value
+    session = Session(source, Request.of(**settings))
+    with workers_of(answer.jobs, None) as pool:
+        answers = map_rows(session, rows, ask.rng, on_error, pool, None if answer.table is None else False)
+        if answer.proof is not None:
+            answers = _proved(answers, answer.proof)
+        if answer.table is not None:
+            code = write_answers(answer.table, rows, answers)
         else:
-            describe = None
-            if as_json or output is not None:
-                describe = _describer(source, str(model), asked)
-            wishes = {"time_limit": time_limit, "workers": workers} if explain else None
-            code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
+            is_recorded = answer.as_json or answer.output is not None
+            describe = _describer(source, str(case.model), settings) if is_recorded else None
+            wishes = {"time_limit": ask.time_limit, "workers": ask.workers} if answer.explain else None
+            code = AnswerPrinter(rows, answer.as_json, describe, answer.output, wishes).print_all(answers)
     if code:
         raise typer.Exit(code)
 
@@ -314,68 +238,4 @@ def _describer(model: Model, file: str, settings: Settings) -> Callable[[BatchRo
     from certimap.io.native import fingerprint
 
     own = fingerprint(model)
-
-    def describe(row: BatchRow) -> dict[str, Any]:
-        return asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
-
-    return describe
-
-
-def read_rows(
-    domain: Domain,
-    query: Sequence[str] | None,
-    evidence: Sequence[str] | None,
-    query_file: Path | None,
-    evidence_file: Path | None,
-    options: TextOptions,
-) -> list[BatchRow]:
-    """Join options and files into queries: one, or one per case of a file."""
-    names = inputs.parse_query(query, domain)
-    given = inputs.parse_evidence(evidence, domain)
-    if names is not None and query_file is not None:
-        raise QueryError("--query and --query-file both name the query; give one of them")
-    asked = [EvidenceCase("", lambda: (names, {}))]
-    rows = [EvidenceCase("", lambda: (None, {}))]
-    if query_file is not None:
-        asked = read_query_cases(query_file, domain, options)
-    if evidence_file is not None:
-        rows = read_evidence_cases(evidence_file, domain, options)
-    if len(asked) > 1 and len(rows) == len(asked):
-        pairs = list(zip(asked, rows, strict=True))
-    elif len(asked) > 1 and len(rows) > 1:
-        raise QueryError(
-            f"{query_file} holds {len(asked)} cases and {evidence_file} {len(rows)}; expected equal numbers"
-        )
-    else:
-        pairs = [(one, row) for one in asked for row in rows]
-
-    def joined(one: EvidenceCase, row: EvidenceCase) -> Asked:
-        (variables, more), (_, found) = one.read(), row.read()
-        return variables, inputs.merged((given, more, found))
-
-    return [
-        BatchRow(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
-        for number, (one, row) in enumerate(pairs, 1)
-    ]
-
-
-def read_case(
-    model: Path,
-    query: list[str] | None,
-    evidence: list[str] | None,
-    query_file: Path | None,
-    evidence_file: Path | None,
-    evid_kind: EvidLayout | None,
-    encoding: str | None,
-    separator: str | None,
-) -> tuple[Model, list[str] | None, dict[str, Any]]:
-    """Read a model, and the query and evidence of one case."""
-    import certimap
-
-    source = certimap.read(model, encoding=encoding)
-    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-    rows = read_rows(source.domain, query, evidence, query_file, evidence_file, options)
-    if len(rows) != 1:
-        raise QueryError(f"{evidence_file or query_file} holds {len(rows)} cases; one is expected here")
-    names, given = rows[0].ask()
-    return source, names, given
+    return lambda row: asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
