@@ -18,7 +18,7 @@ from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.result import MapResult
 from certimap.errors import QueryError
-from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
+from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.registry import resolve
 
@@ -34,10 +34,8 @@ class DensityGrid:
 
     Attributes
     ----------
-    names
-        The one or two variables.
-    axes
-        The grid values of each variable, shape (n_points,) each.
+    names, axes
+        The one or two variables, and the grid values of each, shape (n_points,).
     log_density
         Natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
     """
@@ -52,12 +50,8 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
 
     Parameters
     ----------
-    posterior
-        A posterior of one or two real variables (`certimap.condition`).
-    intervals
-        (low, high) for each variable.
-    n_points
-        Grid values per axis.
+    posterior, intervals, n_points
+        A posterior of one or two real variables (`certimap.condition`), (low, high) for each, and values per axis.
 
     Returns
     -------
@@ -85,10 +79,8 @@ class OpenCells:
 
     Attributes
     ----------
-    low, high
-        The ends of each box, shape (batch, n_variables).
-    log_bound
-        Upper bounds on ln of the density in each box, shape (batch,).
+    low, high, log_bound
+        The ends of each box, shape (batch, n_variables), and upper bounds on ln of the density in each, (batch,).
     """
 
     low: NDArray[np.float64]
@@ -101,14 +93,8 @@ def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 
 
     Parameters
     ----------
-    posterior
-        A posterior with bounds for a search (`certimap.condition`).
-    epsilon
-        The search's target epsilon.
-    max_nodes
-        Number of boxes to probe.
-    rng
-        Its seed.
+    posterior, epsilon, max_nodes, rng
+        A posterior with bounds for a search (`certimap.condition`), its target, boxes to probe, and a seed.
 
     Returns
     -------
@@ -137,40 +123,31 @@ def plot_density(
 
     Parameters
     ----------
-    grid
-        A result of `density_grid`.
-    result
-        An answer about the same variables; None draws the density alone.
-    ax
-        Where to draw; None makes a figure.
-    cells
-        A result of `open_cells`; None draws none.
+    grid, result, ax, cells
+        A result of `density_grid`; an answer about its variables, if any; where to draw (None makes a figure); and
+        a result of `open_cells`, if any.
 
     Returns
     -------
     Axes
     """
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     density = np.exp(grid.log_density)
     mode = None if result is None else [float(str(result.assignment[name])) for name in grid.names]
-    ax.set_xlabel(grid.names[0])
     if len(grid.axes) == 1:
         ax.plot(grid.axes[0], density, color=MASS)
-        ax.set_ylabel("density")
         if result is not None and mode is not None and result.log_prob is not None:
             ax.plot(mode, [np.exp(result.log_prob)], "o", color=LOWER, label="mode")
             if result.log_upper_bound is not None:
                 ax.axhline(float(np.exp(result.log_upper_bound)), color=UPPER, label="upper bound")
     else:
         ax.contour(grid.axes[0], grid.axes[1], density.T, levels=12, cmap="viridis")
-        ax.set_ylabel(grid.names[1])
         if mode is not None:
             ax.plot(*([x] for x in mode), "o", color=UPPER, label="mode")
     if cells is not None:
         _draw_cells(ax, grid, cells)
-    if mode is not None:
-        ax.legend(frameon=False, fontsize="small")
-    return ax
+    y = "density" if len(grid.axes) == 1 else grid.names[1]
+    return labelled(ax, grid.names[0], y, has_legend=mode is not None)
 
 
 def _draw_cells(ax: Axes, grid: DensityGrid, cells: OpenCells) -> None:

@@ -22,10 +22,8 @@ def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -
 
     Parameters
     ----------
-    n_columns
-        Number of axes side by side.
-    width, height
-        Size of the figure in inches.
+    n_columns, width, height
+        The number of axes, and the size of the figure in inches.
 
     Returns
     -------
@@ -50,3 +48,17 @@ def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_prop_cycle(color=_CYCLE)
     return figure, axes
+
+
+def axes_of(ax: Axes | None, *, width: float = 6.4, height: float = 4.0) -> Axes:
+    """Return the given axes, or those of a new figure."""
+    return ax or new_figure(width=width, height=height)[1][0]
+
+
+def labelled(ax: Axes, x: str, y: str, *, has_legend: bool = True) -> Axes:
+    """Label both axes, and explain the colours."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if has_legend:
+        ax.legend(frameon=False, fontsize="small")
+    return ax

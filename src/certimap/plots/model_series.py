@@ -28,12 +28,10 @@ class NetworkPicture:
     ----------
     places
         (x, y) by name; parents stand above children, one layer per unit of y.
-    edges
+    edges, directed
         Pairs of names, from parent to child where `directed`.
-    roles
-        "evidence", "answer" or "hidden" by name.
-    labels
-        The states of evidence and answer by name.
+    roles, labels
+        "evidence", "answer" or "hidden" by name; and the states of evidence and answer by name.
     """
 
     places: dict[str, tuple[float, float]]
@@ -53,16 +51,12 @@ def network_graph(
 
     Parameters
     ----------
-    network
-        Any network.
-    result
-        The answer to mark; None marks none.
-    evidence
-        Labels by name.
+    network, result, evidence
+        A network, the answer to mark if any, and labels by name.
 
     Returns
     -------
-    Graph
+    NetworkPicture
     """
     names = network.domain.names
     directed = isinstance(network, BayesianNetwork)
@@ -103,10 +97,8 @@ class CircuitSummary:
 
     Attributes
     ----------
-    kinds
-        Number of nodes of each kind, sums and products first.
-    layers
-        Number of nodes at each height; leaves have height 0.
+    kinds, layers
+        Number of nodes of each kind, sums and products first; and at each height; leaves have height 0.
     n_nodes, n_edges, n_variables
         Sizes.
     """
@@ -155,10 +147,9 @@ class RegionSeries:
 
     Attributes
     ----------
-    parent
-        The parent of each region, -1 for the root (the last).
-    names
-        The query variable of each region; "" if it sums a hidden variable out.
+    parent, names
+        The parent of each region, -1 for the root (the last); and its query variable, "" where a hidden one is
+        summed out.
     set_sizes
         The size of the largest set of vectors per region; 0 if none was needed or all were pruned.
     places
@@ -178,14 +169,9 @@ def region_series(
 
     Parameters
     ----------
-    posterior
-        A posterior with a region tree, such as `condition` returns for a network.
-    epsilon
-        The tolerance of the search.
-    time_limit
-        Seconds; later sizes are not seen.
-    seed
-        Seed of the search's draws.
+    posterior, epsilon, time_limit, seed
+        A posterior with a region tree, such as `condition` returns for a network; the search's tolerance; seconds,
+        after which sizes are not seen; and the seed of its draws.
 
     Returns
     -------

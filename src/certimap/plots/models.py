@@ -13,7 +13,7 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.core.result import MapResult
 from certimap.networks.network import Network
-from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
+from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled
 from certimap.plots.model_series import RegionSeries, circuit_summary, network_graph
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ def plot_network(
 
     Parameters
     ----------
-    network, result, evidence
-        As in `network_graph`.
-    ax
-        Where to draw; None makes a figure.
+    network, result, evidence, ax
+        As in `network_graph`, and where to draw (None makes a figure).
 
     Returns
     -------
@@ -46,7 +44,7 @@ def plot_network(
     graph = network_graph(network, result, evidence)
     widest = max(abs(x) for x, _ in graph.places.values()) * 2.0 + 1.0
     deepest = 1.0 - min(y for _, y in graph.places.values())
-    ax = ax or new_figure(width=max(5.0, 1.05 * widest), height=max(3.0, 0.95 * deepest))[1][0]
+    ax = axes_of(ax, width=max(5.0, 1.05 * widest), height=max(3.0, 0.95 * deepest))
     for start, end in graph.edges:
         style = {"arrowstyle": "-|>" if graph.directed else "-", "color": NEUTRAL, "linewidth": 0.9}
         ax.annotate(
@@ -72,29 +70,25 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    circuit
-        Any circuit.
-    ax
-        Where to draw; None makes a figure.
+    circuit, ax
+        Any circuit, and where to draw (None makes a figure).
 
     Returns
     -------
     Axes
     """
     summary = circuit_summary(circuit)
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     ax.bar(range(len(summary.layers)), summary.layers, color=MASS)
     if max(summary.layers) >= 100:
         ax.set_yscale("log")
     ax.locator_params(axis="x", integer=True)
-    ax.set_xlabel("height (0: leaves)")
-    ax.set_ylabel("nodes")
     kinds = ", ".join(f"{n:,} {name}" for name, n in summary.kinds.items())
     ax.set_title(
         f"{summary.n_variables} variables, {summary.n_nodes:,} nodes, {summary.n_edges:,} edges\n{kinds}",
         fontsize="small",
     )
-    return ax
+    return labelled(ax, "height (0: leaves)", "nodes", has_legend=False)
 
 
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
@@ -102,10 +96,8 @@ def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    series
-        A result of `region_series`.
-    ax
-        Where to draw; None makes a figure.
+    series, ax
+        A result of `region_series`, and where to draw (None makes a figure).
 
     Returns
     -------
@@ -113,7 +105,7 @@ def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
     """
     widest = max(x for x, _ in series.places) + 1.0
     deepest = 1.0 - min(y for _, y in series.places)
-    ax = ax or new_figure(width=min(20.0, max(5.0, 0.8 * widest)), height=min(30.0, max(3.0, 0.6 * deepest)))[1][0]
+    ax = axes_of(ax, width=min(20.0, max(5.0, 0.8 * widest)), height=min(30.0, max(3.0, 0.6 * deepest)))
     for r, p in enumerate(series.parent):
         if p >= 0:
             (x, y), (above_x, above_y) = series.places[r], series.places[p]

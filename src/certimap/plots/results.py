@@ -13,8 +13,8 @@ import numpy as np
 
 from certimap.core.result import MapResult
 from certimap.errors import QueryError
-from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
-from certimap.plots.series import BoundSeries, bound_series, moments, pareto_series, ranking, regret_series
+from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled, new_figure
+from certimap.plots.series import bound_series, moments, pareto_series, ranking, regret_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +32,8 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
 
     Parameters
     ----------
-    result
-        A result with a history.
-    against
-        "seconds", "n_draws" or "n_evaluations".
-    ax
-        Where to draw; None makes a figure.
+    result, ax, against
+        A result with a history, where to draw (None makes a figure), and the unit as in `bound_series`.
 
     Returns
     -------
@@ -46,26 +42,22 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
     Raises
     ------
     QueryError
-        If the history is empty, or for any other `against`.
+        As `bound_series` does.
     """
     series = bound_series(result, against)
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     ax.step(series.x, series.lower, where="post", color=LOWER, label="best found")
     ax.step(series.x, series.upper, where="post", color=UPPER, label="upper bound")
     ax.fill_between(series.x, series.lower, series.upper, step="post", color=NEUTRAL, alpha=0.12, linewidth=0)
-    ax.set_xlabel(_AXES[against])
-    ax.set_ylabel(f"natural log of {'density' if result.is_density else 'probability'}")
-    _draw_open_mass(ax, series)
-    ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
-    ax.legend(frameon=False, fontsize="small")
-    return ax
-
-
-def _draw_open_mass(ax: Axes, series: BoundSeries) -> None:
-    """Draw the open mass, unless it is the upper bound itself."""
-    masses = series.open_mass
+    masses = series.open_mass  # sometimes the upper bound itself
     if any(math.isfinite(m) and m < 0.0 for m in masses) and not np.allclose(masses, series.upper, atol=1e-6):
         ax.step(series.x, masses, where="post", color=MASS, linestyle=":", label="open mass")
+    ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
+    return labelled(ax, _AXES[against], _log_of(result))
+
+
+def _log_of(result: MapResult) -> str:
+    return f"natural log of {'density' if result.is_density else 'probability'}"
 
 
 def _earned(result: MapResult) -> str:
@@ -85,43 +77,31 @@ def plot_pareto(
 
     Parameters
     ----------
-    results
-        A result, or results or fronts by name for the legend.
-    ax
-        Where to draw; None makes a figure.
+    results, ax
+        A result, or results or fronts by name for the legend; and where to draw (None makes a figure).
 
     Returns
     -------
     Axes
     """
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     series = pareto_series(results)
     for name, (epsilon, delta) in series.items():
         ax.plot(epsilon, delta, label=name, marker="o" if len(delta) < 3 else None, markersize=5, linewidth=1.8)
-    ax.set_xlabel("tolerance ε")
-    ax.set_ylabel("failure probability δ")
     ax.set_xlim(0.0, 1.0)
     highest = max((float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata())), default=1.0)  # pyright: ignore[reportArgumentType,reportIndexIssue,reportUnknownArgumentType]
     top = min(1.0, 1.2 * highest) or 1.0
     ax.set_ylim(-0.02 * top, 1.02 * top)
-    if any(series):
-        ax.legend(frameon=False, fontsize="small")
-    return ax
+    return labelled(ax, "tolerance ε", "failure probability δ", has_legend=any(series))
 
 
 def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "seconds") -> Axes:
-    """Draw, one line per run, the times of finding and of certifying the answer; see `moments`.
-
-    Runs without a certificate have an open end.
+    """Draw, one line per run, the times of finding and of certifying the answer; open ends are not certified.
 
     Parameters
     ----------
-    results
-        Results by name.
-    ax
-        Where to draw; None makes a figure.
-    against
-        As in `moments`.
+    results, ax, against
+        Results by name, where to draw (None makes a figure), and the unit as in `moments`.
 
     Returns
     -------
@@ -130,11 +110,11 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
     Raises
     ------
     QueryError
-        Without results, and as in `moments`.
+        Without results, and as `moments` does.
     """
     if not results:
         raise QueryError("there are no results to draw")
-    ax = ax or new_figure(height=1.2 + 0.4 * len(results))[1][0]
+    ax = axes_of(ax, height=1.2 + 0.4 * len(results))
     found = {name: moments(result, against) for name, result in results.items()}
     for y, m in enumerate(found.values()):
         end = m.found if m.certified is None else m.certified
@@ -146,9 +126,7 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
         ax.scatter([x for _, x in done], [y for y, _ in done], color=MASS, marker="D", zorder=2, label="certified")
     ax.set_yticks(range(len(found)), list(found))
     ax.set_ylim(len(found) - 0.5, -0.5)
-    ax.set_xlabel(_AXES[against])
-    ax.legend(frameon=False, fontsize="small")
-    return ax
+    return labelled(ax, _AXES[against], "")
 
 
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
@@ -156,12 +134,8 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
 
     Parameters
     ----------
-    results
-        Results by name.
-    ax
-        Where to draw; None makes a figure.
-    against
-        As in `regret_series`.
+    results, ax, against
+        Results by name, where to draw (None makes a figure), and the unit as in `regret_series`.
 
     Returns
     -------
@@ -170,17 +144,14 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
     Raises
     ------
     QueryError
-        As in `regret_series`.
+        As `regret_series` does.
     """
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     for name, result in results.items():
         series = regret_series(result, against)
         ax.step(series.x, series.bits, where="post", label=name)
-    ax.set_xlabel(_AXES[against])
-    ax.set_ylabel("simple regret in bits")
     ax.set_ylim(bottom=0.0)
-    ax.legend(frameon=False, fontsize="small")
-    return ax
+    return labelled(ax, _AXES[against], "simple regret in bits")
 
 
 def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:
@@ -188,12 +159,8 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
 
     Parameters
     ----------
-    result
-        A result of `map_query(..., top_k=)`.
-    ax
-        Where to draw; None makes a figure.
-    n_shown
-        Number of differences listed per assignment.
+    result, ax, n_shown
+        A result of `map_query(..., top_k=)`, where to draw (None makes a figure), and differences per assignment.
 
     Returns
     -------
@@ -205,7 +172,7 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
         If the result does not list the k best.
     """
     ranks = ranking(result)
-    ax = ax or new_figure(width=8.0, height=1.2 + 0.4 * len(ranks))[1][0]
+    ax = axes_of(ax, width=8.0, height=1.2 + 0.4 * len(ranks))
     values = [r.log_prob for r in ranks]
     ax.scatter(values, range(len(ranks)), color=[LOWER] + [MASS] * (len(ranks) - 1), zorder=3)
     for y, r in enumerate(ranks):
@@ -219,9 +186,7 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
     ax.set_xlim(min(values) - 0.05 * span, max(values) + 0.8 * span)
     ax.set_yticks(range(len(ranks)), [str(k) for k in range(1, len(ranks) + 1)])
     ax.set_ylim(len(ranks) - 0.5, -0.5)
-    ax.set_ylabel("rank")
-    ax.set_xlabel(f"natural log of {'density' if result.is_density else 'probability'}")
-    return ax
+    return labelled(ax, _log_of(result), "rank", has_legend=False)
 
 
 def plot_warm_start(
@@ -231,18 +196,14 @@ def plot_warm_start(
 
     Parameters
     ----------
-    names
-        Names of the datasets.
-    means, errors
-        Mean log2 ratio per dataset, and its standard error or None.
-    ax
-        Where to draw; None makes a figure.
+    names, means, errors, ax
+        Per dataset its name, mean log2 ratio, and standard error or None; and where to draw (None makes a figure).
 
     Returns
     -------
     Axes
     """
-    ax = ax or new_figure(width=8.0)[1][0]
+    ax = axes_of(ax, width=8.0)
     order = sorted(range(len(names)), key=lambda i: -means[i])
     whiskers = [errors[i] or 0.0 for i in order]
     ax.bar(range(len(order)), [means[i] for i in order], yerr=whiskers, color=LOWER, capsize=3, ecolor=NEUTRAL)
@@ -262,18 +223,14 @@ def plot_certified_over_time(
 
     Parameters
     ----------
-    seconds
-        The times of certified trials, by method.
-    n_trials
-        The number of all trials, by method.
-    ax
-        Where to draw; None makes a figure.
+    seconds, n_trials, ax
+        Per method the times of certified trials and the number of all; and where to draw (None makes a figure).
 
     Returns
     -------
     Axes
     """
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     latest = max((max(times) for times in seconds.values() if len(times)), default=1.0)
     for name, times in seconds.items():
         x = np.sort(np.asarray(times, np.float64))
@@ -281,11 +238,8 @@ def plot_certified_over_time(
         last = y[-1] if len(y) else 0.0
         ax.step([*x, latest * 1.5], [*y, last], where="post", label=name)
     ax.set_xscale("log")
-    ax.set_xlabel("seconds (conditioning and solving)")
-    ax.set_ylabel("share of trials certified")
     ax.set_ylim(-0.02, 1.02)
-    ax.legend(frameon=False, fontsize="small", loc="best")
-    return ax
+    return labelled(ax, "seconds (conditioning and solving)", "share of trials certified")
 
 
 def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
@@ -295,16 +249,14 @@ def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | No
 
     Parameters
     ----------
-    series
-        (seconds, gap in nats) in order of time, by method.
-    ax
-        Where to draw; None makes a figure.
+    series, ax
+        (seconds, gap in nats) in order of time, by method; and where to draw (None makes a figure).
 
     Returns
     -------
     Axes
     """
-    ax = ax or new_figure()[1][0]
+    ax = axes_of(ax)
     for name, points in series.items():
         x = [max(seconds, 1e-3) for seconds, _ in points]
         ax.step(x, [gap for _, gap in points], where="post", label=name, marker="." if len(points) < 12 else None)
@@ -316,10 +268,7 @@ def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | No
     else:
         ax.set_yscale("symlog", linthresh=smallest)
         ax.set_ylim(bottom=0.0)
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("gap in nats")
-    ax.legend(frameon=False, fontsize="small")
-    return ax
+    return labelled(ax, "seconds", "gap in nats")
 
 
 def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None) -> Sequence[Axes]:

@@ -21,10 +21,9 @@ class BoundSeries:
     ----------
     x
         Seconds, draws, boxes (search nodes), or assignments evaluated.
-    lower, upper
-        The best value found and the upper bound.
-    open_mass
-        ln R, a bound on the probability of all assignments neither evaluated nor closed; inf without a bound.
+    lower, upper, open_mass
+        The best value found, the upper bound, and ln R: a bound on the probability of all assignments neither
+        evaluated nor closed; inf without a bound.
     """
 
     x: list[float]
@@ -38,10 +37,8 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
 
     Parameters
     ----------
-    result
-        A result with a history.
-    against
-        "seconds", "n_draws", "n_nodes" (boxes probed by a search) or "n_evaluations".
+    result, against
+        A result with a history; and "seconds", "n_draws", "n_nodes" (boxes of a search) or "n_evaluations".
 
     Returns
     -------
@@ -121,7 +118,7 @@ def moments(result: MapResult, against: str = "seconds") -> Moments:
     Raises
     ------
     QueryError
-        As in `bound_series`.
+        As `bound_series` does.
     """
     series = bound_series(result, against)
     found = next(x for x, low in zip(series.x, series.lower, strict=True) if low >= series.lower[-1])
@@ -160,7 +157,7 @@ def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
     Raises
     ------
     QueryError
-        If p* is not proved, and as in `bound_series`.
+        If p* is not proved, and as `bound_series` does.
     """
     if result.certificate.kind is not CertificateKind.EXACT:
         raise QueryError(
