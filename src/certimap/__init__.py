@@ -7,22 +7,14 @@ Names are loaded when first used, so that importing the package is quick and com
 from __future__ import annotations
 
 import importlib
-import pkgutil
-import re
 from typing import Any
+
+from certimap.core.named import stubbed
 
 __version__ = "0.1.0"
 
 
-def _places() -> dict[str, str]:
-    """Return the module of every public name; that of a room is the package itself."""
-    stub = pkgutil.get_data(__name__, "__init__.pyi")
-    assert stub is not None
-    lines = re.findall(r"^from (\S+) import (\w+) as \2$", stub.decode("ascii"), re.MULTILINE)
-    return {name: module for module, name in lines}
-
-
-_PLACES = _places()
+_PLACES = stubbed(__name__)
 _OPTIONAL = {"MapImputer"}  # derives from scikit-learn's classes, which `from certimap import *` must not need
 _NAMES = {name for name, place in _PLACES.items() if place != __name__} - _OPTIONAL
 __all__ = sorted(["__version__", *_NAMES])  # pyright: ignore[reportUnsupportedDunderAll]

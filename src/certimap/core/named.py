@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +33,14 @@ class Named:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function."""
         return at(self.place)(*arguments, **keywords)
+
+
+def stubbed(package: str) -> dict[str, str]:
+    """Return the module of every name in a package's `__init__.pyi`; that of a module is the package itself."""
+    stub = pkgutil.get_data(package, "__init__.pyi")
+    assert stub is not None
+    lines = re.findall(r"^from (\S+) import (\w+) as \2$", stub.decode("ascii"), re.MULTILINE)
+    return {name: module for module, name in lines}
 
 
 def place_of(kind: type) -> str:

@@ -27,16 +27,15 @@ class LogicBuilder:
     ----------
     path
         The file, for errors.
-    n_variables
-        Number of variables, named "1", "2", ...
+    n_variables, names
+        Number of variables, and their names; by default "1", "2", ...
     """
 
-    def __init__(self, path: AnyPath, n_variables: int) -> None:
+    def __init__(self, path: AnyPath, n_variables: int, names: Sequence[str] | None = None) -> None:
         self.path = path
         self.n_variables = n_variables
-        self._builder = CircuitBuilder(
-            Domain(Categorical(str(v), (False, True)) for v in range(1, n_variables + 1))
-        )
+        own = map(str, range(1, n_variables + 1)) if names is None else names
+        self._builder = CircuitBuilder(Domain(Categorical(name, (False, True)) for name in own))
         self._literals: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._some_variable: list[int] = []  # of each node, a variable in its scope
@@ -81,17 +80,8 @@ class LogicBuilder:
     def circuit(self, root: int, log_weights: Mapping[int, float]) -> Circuit:
         """Return the circuit with a root, smooth and over all variables.
 
-        Parameters
-        ----------
-        root
-            A node.
-        log_weights
-            Natural logs of the weights of literals; 0 for absent literals.
-
-        Raises
-        ------
-        ParseError
-            If the root is false, or the circuit is too large to make smooth.
+        `log_weights` has natural logs of the weights of literals; 0 for absent ones. ParseError if the root is
+        false, or the circuit is too large to make smooth.
         """
         if root == FALSE:
             raise ParseError("the formula is false: it has no model, and so no distribution", self.path)
