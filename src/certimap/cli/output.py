@@ -74,19 +74,9 @@ class AnswerPrinter:
     """Prints the answers to a batch as they come; several get their case number as a heading.
 
     In JSON, one answer is an object. Several are a list, which is complete JSON even if the batch was cut short.
-
-    Attributes
-    ----------
-    rows
-        The queries.
-    as_json
-        Print JSON.
-    describe
-        Returns a row's query and settings for the JSON; None without JSON.
-    output
-        A file that gets the same JSON, whole or not at all; or None.
-    wishes
-        Keywords of `MapResult.explain` to explain each answer; else None.
+    `rows`: the queries. `as_json`: print JSON. `describe`: returns a row's query and settings for the JSON; None
+    without JSON. `output`: a file that gets the same JSON, whole or not at all; or None. `wishes`: keywords of
+    `MapResult.explain` to explain each answer; else None.
     """
 
     def __init__(

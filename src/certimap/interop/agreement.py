@@ -31,18 +31,9 @@ N_POINTS = 8
 def check_agreement(reading: Reading, x: Any) -> None:
     """Compare a converted model with the library's own values at a few points.
 
-    Parameters
-    ----------
-    reading
-        The converted model.
-    x
-        The object.
-
-    Raises
-    ------
-    ModelError
-        If values differ by more than `AGREEMENT` nats (times 1 + |log|), only one is impossible, or one is NaN;
-        names the assignment. Also if the library itself fails.
+    `reading`: the converted model. `x`: the object. Raises ModelError if values differ by more than `AGREEMENT`
+    nats (times 1 + |log|), only one is impossible, or one is NaN; names the assignment. Also if the library itself
+    fails.
     """
     model = reading.model if reading.compared is None else reading.compared
     states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)
@@ -207,16 +198,8 @@ def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:
 def circuit_values(circuit: Circuit, points: Floats) -> Floats:
     """Return ln of a circuit's value at points, node by node; slow, and independent of all kernels.
 
-    Parameters
-    ----------
-    circuit
-        Any circuit.
-    points
-        Positions of states and numbers, shape (n, n_variables); NaN sums a variable out.
-
-    Returns
-    -------
-    float64, shape (n,)
+    `circuit`: any circuit. `points`: positions of states and numbers, shape (n, n_variables); NaN sums a variable
+    out.
     """
     values = np.empty((len(circuit.kind), len(points)))
     for node, kind in enumerate(circuit.kind.tolist()):

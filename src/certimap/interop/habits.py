@@ -14,21 +14,9 @@ OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
 def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
     """Join evidence with pgmpy's virtual evidence.
 
-    Parameters
-    ----------
-    evidence
-        A mapping or a Series from names to values, or None.
-    virtual
-        Tables over single variables (`TabularCPD`, `DiscreteFactor`) with likelihoods of the states.
-
-    Returns
-    -------
-    Evidence with a likelihood for each label of these variables.
-
-    Raises
-    ------
-    QueryError
-        For anything else, and for a variable that has evidence already.
+    `evidence`: a mapping or a Series from names to values, or None. `virtual`: tables over single variables
+    (`TabularCPD`, `DiscreteFactor`) with likelihoods of the states. Returns evidence with a likelihood for each
+    label of these variables. Raises QueryError for anything else, and for a variable that has evidence already.
     """
     if evidence is not None and hasattr(evidence, "iterrows"):
         raise QueryError(f"virtual_evidence does not go with a frame of evidence rows; {OUR_WAY} in each row")

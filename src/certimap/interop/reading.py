@@ -21,12 +21,8 @@ _HALF_LOG_2PI = 0.9189385332046727
 class Wishes:
     """The user's further arguments.
 
-    Attributes
-    ----------
-    steps
-        The length of a sequence model; None if not given.
-    names
-        Names of the variables, for objects without names.
+    `steps`: the length of a sequence model; None if not given. `names`: names of the variables, for objects
+    without names.
     """
 
     steps: int | None = None
@@ -37,19 +33,11 @@ class Wishes:
 class Reading:
     """A converted model, and the means to compare it with the original object.
 
-    Attributes
-    ----------
-    model
-        The converted model.
-    theirs
-        Returns the library's own log values at points, shape (n, n_variables): positions of states, and values of
-        real variables; it ignores the columns of hidden variables.
-    compared
-        The model to compare, a shorter sequence for instance; None for `model` itself.
-    states
-        Number of states of each variable to compare, if the library rejects the others.
-    hidden
-        Positions of discrete variables that the library sums out.
+    `model`: the converted model. `theirs`: returns the library's own log values at points, shape (n, n_variables):
+    positions of states, and values of real variables; it ignores the columns of hidden variables. `compared`: the
+    model to compare, a shorter sequence for instance; None for `model` itself. `states`: number of states of each
+    variable to compare, if the library rejects the others. `hidden`: positions of discrete variables that the
+    library sums out.
     """
 
     model: Model

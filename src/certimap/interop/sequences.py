@@ -26,12 +26,8 @@ Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, vari
 class Chain(NamedTuple):
     """The hidden states of a hidden Markov model.
 
-    Attributes
-    ----------
-    start, move
-        Weights of the first state, shape (K,), and of transitions, shape (K, K).
-    end
-        Weights of the last state, shape (K,), or None.
+    `start`, `move`: weights of the first state, shape (K,), and of transitions, shape (K, K). `end`: weights of
+    the last state, shape (K,), or None.
     """
 
     start: Floats
@@ -63,14 +59,9 @@ def read_sequence(
 ) -> Reading:
     """Return a sequence model, with a shorter one for comparison with the library.
 
-    Parameters
-    ----------
-    build
-        Makes the model for a number of steps; hidden states come first.
-    n_states, steps
-        The numbers of hidden states and of steps.
-    theirs
-        Returns the log values of sequences, shape (n, steps, n_features), hidden states summed out.
+    `build`: makes the model for a number of steps; hidden states come first. `n_states`, `steps`: the numbers of
+    hidden states and of steps. `theirs`: returns the log values of sequences, shape (n, steps, n_features), hidden
+    states summed out.
     """
     short = min(steps, 2 if n_states <= MOST_STATES else 1)
     compared = build(short)

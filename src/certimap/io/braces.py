@@ -41,18 +41,8 @@ class BraceEntry:
 class BraceBlock:
     """The content of a pair of braces, and the text before it.
 
-    Attributes
-    ----------
-    head
-        The text before the opening brace.
-    at
-        Where `head` begins.
-    entries
-        The values of each key, in order.
-    statements
-        Texts that end in ';' (or the closing brace) and have no '='.
-    blocks
-        The blocks inside.
+    `head`: the text before the opening brace. `at`: where `head` begins. `entries`: the values of each key, in
+    order. `statements`: texts that end in ';' (or the closing brace) and have no '='. `blocks`: the blocks inside.
     """
 
     head: str
@@ -74,12 +64,7 @@ class BraceBlock:
 class Braces:
     """A text of blocks, and errors that name its lines.
 
-    Parameters
-    ----------
-    path, text
-        The file, and its content.
-    comments
-        A pattern of its comments.
+    `path`, `text`: the file, and its content. `comments`: a pattern of its comments.
     """
 
     def __init__(self, path: AnyPath, text: str, comments: str) -> None:

@@ -36,10 +36,7 @@ class _Node:
 class Declared:
     """The variables and tables of a file, in any order.
 
-    Parameters
-    ----------
-    path
-        The file, for errors and warnings.
+    `path`: the file, for errors and warnings.
     """
 
     def __init__(self, path: AnyPath) -> None:

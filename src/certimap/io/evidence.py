@@ -29,14 +29,8 @@ Asked = tuple[list[str] | None, Evidence]
 class TextOptions:
     """Options for reading text files.
 
-    Attributes
-    ----------
-    encoding
-        See `certimap.io.files.read_text`.
-    separator
-        See `certimap.io.text_tables.read_text_table`.
-    layout
-        See `certimap.io.uai_questions.read_evidence`.
+    `encoding`: see `certimap.io.files.read_text`. `separator`: see `certimap.io.text_tables.read_text_table`.
+    `layout`: see `certimap.io.uai_questions.read_evidence`.
     """
 
     encoding: str | None = None
@@ -48,13 +42,8 @@ class TextOptions:
 class EvidenceCase:
     """One query of a file.
 
-    Attributes
-    ----------
-    place
-        Its place in the file, for errors.
-    read
-        Returns the names of the query variables (None if the file has none) and the evidence; raises a typed
-        error if the case does not fit the model.
+    `place`: its place in the file, for errors. `read`: returns the names of the query variables (None if the file
+    has none) and the evidence; raises a typed error if the case does not fit the model.
     """
 
     place: str

@@ -184,10 +184,7 @@ def line_of(text: str, position: int) -> int:
 class LineCounter:
     """Line numbers of many positions in a text.
 
-    Parameters
-    ----------
-    text
-        The text; its lines are found at the first call.
+    `text`: the text; its lines are found at the first call.
     """
 
     def __init__(self, text: str) -> None:

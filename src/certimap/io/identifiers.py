@@ -19,12 +19,8 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 class WrittenNames:
     """Written names of a model's variables and states.
 
-    Attributes
-    ----------
-    names, states
-        In the order of the domain; one list of states for each variable.
-    labels
-        The model's own names, for formats with a field for a title.
+    `names`, `states`: in the order of the domain; one list of states for each variable. `labels`: the model's own
+    names, for formats with a field for a title.
     """
 
     names: list[str]

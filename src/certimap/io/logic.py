@@ -21,14 +21,8 @@ class LogicBuilder:
     """Builds a circuit bottom-up; constants are folded, and each method returns a node, TRUE or FALSE.
 
     Disjunctions are assumed deterministic (no assignment makes two children true), as in d-DNNFs and SDDs: they
-    become sums.
-
-    Parameters
-    ----------
-    path
-        The file, for errors.
-    n_variables, names
-        Number of variables, and their names; by default "1", "2", ...
+    become sums. `path`: the file, for errors. `n_variables`, `names`: number of variables, and their names; by
+    default "1", "2", ...
     """
 
     def __init__(self, path: AnyPath, n_variables: int, names: Sequence[str] | None = None) -> None:

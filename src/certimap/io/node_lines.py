@@ -25,12 +25,7 @@ class Line:
 class NodeLines:
     """The lines of a file, without blank ones and comments (a first word `c`).
 
-    Parameters
-    ----------
-    path, encoding
-        The file.
-    header
-        The first word of the file; None for a format without a header.
+    `path`, `encoding`: the file. `header`: the first word of the file; None for a format without a header.
     """
 
     def __init__(self, path: AnyPath, encoding: str | None, header: str | None) -> None:

@@ -29,12 +29,8 @@ _LOG_LARGEST = math.log(sys.float_info.max)
 class Numbers:
     """Nonnegative numbers read from text.
 
-    Attributes
-    ----------
-    values
-        float64; 0, inf or a denormal for numbers outside the range of normal doubles.
-    logs
-        Natural logs, same shape; None if all numbers are normal doubles.
+    `values`: float64; 0, inf or a denormal for numbers outside the range of normal doubles. `logs`: natural logs,
+    same shape; None if all numbers are normal doubles.
     """
 
     values: Floats

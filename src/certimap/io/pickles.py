@@ -44,12 +44,7 @@ class BadPickle(ValueError):
 class Instance:
     """An instance of any class: the class's name and the attributes.
 
-    Attributes
-    ----------
-    name
-        Name of the class, without its module.
-    attributes
-        Attributes by name; may be empty.
+    `name`: name of the class, without its module. `attributes`: attributes by name; may be empty.
     """
 
     name: str = ""

@@ -51,16 +51,9 @@ def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
 class _Reader:
     """The numbers of a file, and the line of each.
 
-    Attributes
-    ----------
-    line
-        int64, shape (n_nodes,): the number of each node's line.
-    kind
-        int8, shape (n_nodes,).
-    numbers
-        float64: the numbers after the kind on each line, line after line.
-    start, length
-        int64, shape (n_nodes,): position and count of each node's numbers.
+    `line`: int64, shape (n_nodes,): the number of each node's line. `kind`: int8, shape (n_nodes,). `numbers`:
+    float64: the numbers after the kind on each line, line after line. `start`, `length`: int64, shape (n_nodes,):
+    position and count of each node's numbers.
     """
 
     def __init__(self, path: AnyPath, data: bytes) -> None:

@@ -28,18 +28,9 @@ Column = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]
 class TextTable:
     """A table whose cells are stripped text.
 
-    Attributes
-    ----------
-    path
-        The file.
-    names
-        The column names; "0", "1", ... if the file has none.
-    rows
-        The cells of each row; their number may differ from the number of names.
-    lines
-        The line of the file on which each row ends.
-    separator
-        The separator of cells.
+    `path`: the file. `names`: the column names; "0", "1", ... if the file has none. `rows`: the cells of each row;
+    their number may differ from the number of names. `lines`: the line of the file on which each row ends.
+    `separator`: the separator of cells.
     """
 
     path: str

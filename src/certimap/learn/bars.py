@@ -20,16 +20,9 @@ class Bars:
     """Bars into which the real columns of a table are cut at quantiles.
 
     A distribution over bars is a piecewise constant density over values, with the same likelihood up to the bars'
-    widths. Learning over bars thus equals learning with histogram leaves exactly.
-
-    Attributes
-    ----------
-    domain
-        The variables as users know them.
-    cut
-        The variables with the numbers of bars as the states of real ones.
-    histograms
-        The bars of each real column.
+    widths. Learning over bars thus equals learning with histogram leaves exactly. `domain`: the variables as users
+    know them. `cut`: the variables with the numbers of bars as the states of real ones. `histograms`: the bars of
+    each real column.
     """
 
     domain: Domain

@@ -74,22 +74,10 @@ class RowPasses(ABC, Generic[P, C]):
 class BatchedEM(ABC, Generic[P, C]):
     """The state of one run: parameters, running counts, and the best parameters so far.
 
-    Parameters
-    ----------
-    settings
-        How long to learn.
-    passes
-        The training rows.
-    held_out
-        The rows that judge parameters; None uses the training rows.
-    rng
-        Draws the batches.
-    running, parameters
-        Initial running counts, updated by batches, and initial parameters.
-    in_batches
-        Whether to begin with batches.
-    least_batch
-        Smallest batch size, unless the settings give a size.
+    `settings`: how long to learn. `passes`: the training rows. `held_out`: the rows that judge parameters; None
+    uses the training rows. `rng`: draws the batches. `running`, `parameters`: initial running counts, updated by
+    batches, and initial parameters. `in_batches`: whether to begin with batches. `least_batch`: smallest batch
+    size, unless the settings give a size.
     """
 
     def __init__(

@@ -39,23 +39,11 @@ def row_clusters(
 ) -> NDArray[np.int64]:
     """Split rows into at most `n_clusters` clusters.
 
-    Parameters
-    ----------
-    features
-        float32, shape (n_rows, n_features), contiguous.
-    n_clusters
-        At least 2.
-    clusters
-        "kmeans" (k-means++ and Lloyd, single-threaded, so that equal seeds give equal clusters), "em" (a
-        mixture of independent Gaussian features, started by k-means), "sklearn" (scikit-learn's KMeans), or
-        an object with `fit_predict`; a copy of the object is used.
-    key
-        64 bits; equal keys give equal clusters.
-
-    Returns
-    -------
-    NDArray
-        int64, shape (n_rows,): cluster numbers without gaps.
+    `features`: float32, shape (n_rows, n_features), contiguous. `n_clusters`: at least 2. `clusters`: "kmeans"
+    (k-means++ and Lloyd, single-threaded, so that equal seeds give equal clusters), "em" (a mixture of independent
+    Gaussian features, started by k-means), "sklearn" (scikit-learn's KMeans), or an object with `fit_predict`; a
+    copy of the object is used. `key`: 64 bits; equal keys give equal clusters. Returns int64, shape (n_rows,):
+    cluster numbers without gaps.
     """
     n_clusters = min(n_clusters, len(features))
     if clusters in ("kmeans", "em"):

@@ -24,22 +24,12 @@ class GuessedTree:
 
     All logs are natural. A point costs one pass over the model's transitions, a small part of conditioning it.
 
-    Attributes
-    ----------
-    order, parent
-        int64, shape (n,) each: the latent variables, parents first, and the parent of each, -1 for the root.
-    log_prior, log_transition
-        ln P(root), shape (K,) for K latent states, and ln P(latent i | its parent), one row per state of the
-        parent, shape (n, K, K).
-    domain
-        The query variables.
-    position
-        int64, shape (n,): the index of each model variable in `domain`, or -1.
-    log_seen
-        One array per model variable, logs: emissions times evidence weights, shape (K, states), for a query
-        variable; their sums over states, shape (K,), for any other.
-    log_evidence
-        ln p(e).
+    `order`, `parent`: int64, shape (n,) each: the latent variables, parents first, and the parent of each, -1 for
+    the root. `log_prior`, `log_transition`: ln P(root), shape (K,) for K latent states, and ln P(latent i | its
+    parent), one row per state of the parent, shape (n, K, K). `domain`: the query variables. `position`: int64,
+    shape (n,): the index of each model variable in `domain`, or -1. `log_seen`: one array per model variable,
+    logs: emissions times evidence weights, shape (K, states), for a query variable; their sums over states, shape
+    (K,), for any other. `log_evidence`: ln p(e).
     """
 
     order: list[int]
@@ -141,10 +131,8 @@ class GuessedTree:
     def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[NDArray[np.int64]]]:
         """Pass `local` up to the root: sums over latent states, or with `largest` maxima.
 
-        Returns
-        -------
-        Log weight of the subtree of each latent variable, by its states (the root's includes the prior); with
-        `largest`, also the best state of each variable for every state of its parent.
+        Returns the log weight of the subtree of each latent variable, by its states (the root's includes the
+        prior); with `largest`, also the best state of each variable for every state of its parent.
         """
         below = [values.copy() for values in local]
         best = [np.empty(0, np.int64)] * len(below)

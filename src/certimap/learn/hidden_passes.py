@@ -148,18 +148,9 @@ class Patterns:
 class Passes(RowPasses[Parameters, Counts]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
-    Parameters
-    ----------
-    domain
-        The observed variables.
-    codes
-        int64, shape (n, n_rows): positions of the states, `n_states[i]` where missing.
-    order, parent
-        int64, shape (n,): the tree, as in `Parameters`.
-    n_hidden
-        The number of latent states, for the size of the blocks.
-    workers
-        Threads; None takes one per processor.
+    `domain`: the observed variables. `codes`: int64, shape (n, n_rows): positions of the states, `n_states[i]`
+    where missing. `order`, `parent`: int64, shape (n,): the tree, as in `Parameters`. `n_hidden`: the number of
+    latent states, for the size of the blocks. `workers`: threads; None takes one per processor.
     """
 
     def __init__(

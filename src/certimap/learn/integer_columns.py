@@ -16,13 +16,9 @@ PRIOR = 0.5  # pseudo-counts per label
 def are_labels(values: Floats) -> bool:
     """Return whether held-out values are more probable as labels than as counts, bars or normal numbers.
 
-    The lead must exceed the standard error of the difference. A density at an integer approximates the mass of
-    the unit interval around it. Columns with a rare value are numbers. Equal values give equal answers.
-
-    Parameters
-    ----------
-    values
-        The known cells of a column of integers.
+    The lead must exceed the standard error of the difference. A density at an integer approximates the mass of the
+    unit interval around it. Columns with a rare value are numbers. Equal values give equal answers. `values`: the
+    known cells of a column of integers.
     """
     order = np.random.default_rng(0).permutation(len(values))
     kept, held = values[order[len(values) // HELD_OUT :]], values[order[: len(values) // HELD_OUT]]

@@ -19,20 +19,10 @@ def components_of_known(
 ) -> tuple[NDArray[np.int64], int]:
     """Return the connected component of each variable in the graph of dependent pairs, and their number.
 
-    Parameters
-    ----------
-    indicators
-        Shape (n_rows, columns): per variable, one column per state except the first; 0 where it is missing.
-    n_states
-        States of each variable, at least 1.
-    known
-        Known cells, shape (n_rows, n_variables).
-    critical
-        G values above which a pair is dependent, by degrees of freedom; the last entry serves all higher ones.
-
-    Notes
-    -----
-    Degrees of freedom count only states that occur in the pair's rows. Cost: rows times squared columns.
+    `indicators`: shape (n_rows, columns): per variable, one column per state except the first; 0 where it is
+    missing. `n_states`: states of each variable, at least 1. `known`: known cells, shape (n_rows, n_variables).
+    `critical`: G values above which a pair is dependent, by degrees of freedom; the last entry serves all higher
+    ones. Degrees of freedom count only states that occur in the pair's rows. Cost: rows times squared columns.
     """
     every = np.repeat(np.arange(len(n_states)), n_states)
     first = np.cumsum(n_states) - n_states

@@ -28,14 +28,8 @@ SMOOTHINGS = (0.1, 1.0)
 class MixtureChoice(NamedTuple):
     """Settings tried by `ProductMixture`, and their validation score.
 
-    Attributes
-    ----------
-    n_components, smoothing
-        The settings.
-    leaves
-        The family of each column, by column name.
-    log_likelihood
-        Mean natural-log likelihood of the validation rows; None without a choice to make.
+    `n_components`, `smoothing`: the settings. `leaves`: the family of each column, by column name.
+    `log_likelihood`: mean natural-log likelihood of the validation rows; None without a choice to make.
     """
 
     n_components: int

@@ -12,12 +12,8 @@ Cut = tuple[Rectangle, Rectangle]
 class RegionGraph:
     """Regions of a picture, parts before the whole, and the splits of each region in two.
 
-    Attributes
-    ----------
-    rectangles
-        The regions; the last is the whole picture.
-    splits
-        For each region, pairs of region numbers; none for a single pixel.
+    `rectangles`: the regions; the last is the whole picture. `splits`: for each region, pairs of region numbers;
+    none for a single pixel.
     """
 
     rectangles: list[Rectangle] = field(default_factory=list[Rectangle])
@@ -31,18 +27,9 @@ class RegionGraph:
 def region_graph_of(height: int, width: int, step: int | None) -> RegionGraph:
     """Return the region graph of a picture.
 
-    Parameters
-    ----------
-    height, width
-        Size of the picture in pixels.
-    step
-        None halves squares both ways, and then the halves into squares: quad graphs. A number cuts rectangles at
-        all its multiples, both ways, and halves smaller rectangles (after Poon and Domingos 2011).
-
-    Returns
-    -------
-    RegionGraph
-        Splits share regions: each rectangle occurs once.
+    `height`, `width`: size of the picture in pixels. `step`: None halves squares both ways, and then the halves
+    into squares: quad graphs. A number cuts rectangles at all its multiples, both ways, and halves smaller
+    rectangles (after Poon and Domingos 2011). Splits share regions: each rectangle occurs once.
     """
     graph = RegionGraph()
     numbers: dict[Rectangle, int] = {}

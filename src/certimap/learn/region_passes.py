@@ -25,13 +25,9 @@ BLOCK_NUMBERS = 1 << 24  # values and products of one block
 class Tables:
     """Numbers of a circuit, or expected counts of them.
 
-    Attributes
-    ----------
-    weights
-        Weights of each region's sums, shape (sums, products), products split by split; empty for pixels.
-    leaves
-        For each region of one pixel, P(state) under its nodes, shape (n_nodes, n_states + 1). The last column is
-        for a missing value. Empty for larger regions.
+    `weights`: weights of each region's sums, shape (sums, products), products split by split; empty for pixels.
+    `leaves`: for each region of one pixel, P(state) under its nodes, shape (n_nodes, n_states + 1). The last
+    column is for a missing value. Empty for larger regions.
     """
 
     weights: list[Floats]
@@ -65,18 +61,10 @@ class _Values:
 class RegionPasses(RowPasses[Tables, Tables]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
-    Parameters
-    ----------
-    graph
-        The regions. Product k of a split multiplies node k of both parts.
-    pixels
-        The variable of each region of one pixel, -1 for others.
-    codes
-        int64, shape (n_rows, n): positions of the states, `n_states[i]` where missing.
-    n_nodes
-        Nodes per region, for the size of blocks.
-    workers
-        Threads; None takes one per processor.
+    `graph`: the regions. Product k of a split multiplies node k of both parts. `pixels`: the variable of each
+    region of one pixel, -1 for others. `codes`: int64, shape (n_rows, n): positions of the states, `n_states[i]`
+    where missing. `n_nodes`: nodes per region, for the size of blocks. `workers`: threads; None takes one per
+    processor.
     """
 
     def __init__(

@@ -65,12 +65,8 @@ def posterior_over_all(model: Any) -> BoxPosterior:
 def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return ln p of the known cells of each row.
 
-    Parameters
-    ----------
-    posterior
-        A distribution over all variables.
-    points, missing
-        Shape (n_rows, n_variables); values of `points` where `missing` is set are ignored.
+    `posterior`: a distribution over all variables. `points`, `missing`: shape (n_rows, n_variables); values of
+    `points` where `missing` is set are ignored.
     """
     out = np.empty(len(points))
     partial = missing.any(axis=1)

@@ -22,16 +22,9 @@ LOWEST = -1e6  # replaces ln 0 while settings are compared: matrix products cann
 class SketchNode:
     """A sum (with weights) or a product (of inner children and leaves).
 
-    Attributes
-    ----------
-    children
-        Ids of inner children; larger than the node's own.
-    weights
-        For a sum, the number of rows behind each child.
-    leaves
-        For a product, the variables of its leaves.
-    statistics
-        For each leaf, the counts of its states, or the values of its real variable in its rows.
+    `children`: ids of inner children; larger than the node's own. `weights`: for a sum, the number of rows behind
+    each child. `leaves`: for a product, the variables of its leaves. `statistics`: for each leaf, the counts of
+    its states, or the values of its real variable in its rows.
     """
 
     children: list[int] = field(default_factory=lambda: [])
@@ -44,10 +37,7 @@ class SketchNode:
 class Sketch:
     """Nodes, parents before children, node 0 the root; leaves are fitted and smoothed on reading.
 
-    Attributes
-    ----------
-    families
-        The family of leaves of each real variable.
+    `families`: the family of leaves of each real variable.
     """
 
     domain: Domain

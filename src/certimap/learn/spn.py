@@ -32,12 +32,8 @@ Names = Literal["kmeans", "em", "sklearn"]
 class SettingsChoice(NamedTuple):
     """Settings tried by LearnSPN, and their validation score.
 
-    Attributes
-    ----------
-    threshold, smoothing, min_rows, n_clusters
-        The settings.
-    log_likelihood
-        Mean natural-log likelihood of the validation rows; None without a choice to make.
+    `threshold`, `smoothing`, `min_rows`, `n_clusters`: the settings. `log_likelihood`: mean natural-log likelihood
+    of the validation rows; None without a choice to make.
     """
 
     threshold: float

@@ -43,15 +43,9 @@ _LOGICAL: tuple[Label, ...] = (False, True)
 class DataTable:
     """Rows as state positions.
 
-    Attributes
-    ----------
-    domain
-        The variables, one per column.
-    points
-        Shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing
-        when a variable is real (states are positions there too).
-    whole
-        Real variables that hold integers, by position: "count" if declared by the user.
+    `domain`: the variables, one per column. `points`: shape (n_rows, n_variables): int16 positions with -1 for
+    missing, or float64 with NaN for missing when a variable is real (states are positions there too). `whole`:
+    real variables that hold integers, by position: "count" if declared by the user.
     """
 
     domain: Domain
@@ -91,27 +85,15 @@ def read_table(
 ) -> DataTable:
     """Read a table and settle its domain.
 
-    Parameters
-    ----------
-    data
-        A 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or
-        the interchange protocol `__dataframe__`, or a mapping from names to columns. The columns of an
-        array are named "0", "1", ...
-    domain
-        The variables; by default they are read off the columns.
-    kinds
-        Overrules what a column becomes, by name.
-    also
-        More tables whose labels belong to the domain (a validation split).
-    integers
-        How to read integer columns with many values: as states ("labels"), real variables ("numbers"), or by
-        held-out rows ("chosen").
+    `data`: a 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or the
+    interchange protocol `__dataframe__`, or a mapping from names to columns. The columns of an array are named
+    "0", "1", ... `domain`: the variables; by default they are read off the columns. `kinds`: overrules what a
+    column becomes, by name. `also`: more tables whose labels belong to the domain (a validation split).
+    `integers`: how to read integer columns with many values: as states ("labels"), real variables ("numbers"), or
+    by held-out rows ("chosen").
 
-    Raises
-    ------
-    DataError
-        For an empty table, a column of an unusable type or without values, or a column or label that the domain
-        lacks.
+    Raises DataError for an empty table, a column of an unusable type or without values, or a column or label that
+    the domain lacks.
     """
     if domain is not None:
         return encode(data, domain)

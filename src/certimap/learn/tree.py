@@ -26,15 +26,9 @@ ROWS_PER_BAR = 10.0  # of real columns: rows per entry of the table of a pair
 class Tree:
     """A tree-shaped distribution.
 
-    Attributes
-    ----------
-    domain
-        The variables.
-    order, parent
-        int64, shape (n,): variables from the root, parents first; -1 marks the root.
-    tables
-        One float64 array per variable, shape (states of the parent, n_states): P(x_i | parent); one row at
-        the root.
+    `domain`: the variables. `order`, `parent`: int64, shape (n,): variables from the root, parents first; -1 marks
+    the root. `tables`: one float64 array per variable, shape (states of the parent, n_states): P(x_i | parent);
+    one row at the root.
     """
 
     domain: Domain

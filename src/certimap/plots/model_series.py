@@ -24,14 +24,9 @@ from certimap.solvers.elimination.set_elimination import SetElimination
 class NetworkPicture:
     """A picture of a network: each variable's place, edges and role in a query.
 
-    Attributes
-    ----------
-    places
-        (x, y) by name; parents stand above children, one layer per unit of y.
-    edges, directed
-        Pairs of names, from parent to child where `directed`.
-    roles, labels
-        "evidence", "answer" or "hidden" by name; and the states of evidence and answer by name.
+    `places`: (x, y) by name; parents stand above children, one layer per unit of y. `edges`, `directed`: pairs of
+    names, from parent to child where `directed`. `roles`, `labels`: "evidence", "answer" or "hidden" by name; and
+    the states of evidence and answer by name.
     """
 
     places: dict[str, tuple[float, float]]
@@ -95,12 +90,8 @@ def _above(network: Network) -> list[tuple[int, ...]]:
 class CircuitSummary:
     """The composition of a circuit.
 
-    Attributes
-    ----------
-    kinds, layers
-        Number of nodes of each kind, sums and products first; and at each height; leaves have height 0.
-    n_nodes, n_edges, n_variables
-        Sizes.
+    `kinds`, `layers`: number of nodes of each kind, sums and products first; and at each height; leaves have
+    height 0. `n_nodes`, `n_edges`, `n_variables`: sizes.
     """
 
     kinds: dict[str, int]
@@ -145,15 +136,9 @@ def circuit_summary(circuit: Circuit) -> CircuitSummary:
 class RegionSeries:
     """A region tree, and the sizes of set elimination's sets in each region.
 
-    Attributes
-    ----------
-    parent, names
-        The parent of each region, -1 for the root (the last); and its query variable, "" where a hidden one is
-        summed out.
-    set_sizes
-        The size of the largest set of vectors per region; 0 if none was needed or all were pruned.
-    places
-        (x, y) per region; one layer per unit of y, the root at the top.
+    `parent`, `names`: the parent of each region, -1 for the root (the last); and its query variable, "" where a
+    hidden one is summed out. `set_sizes`: the size of the largest set of vectors per region; 0 if none was needed
+    or all were pruned. `places`: (x, y) per region; one layer per unit of y, the root at the top.
     """
 
     parent: list[int]

@@ -17,13 +17,9 @@ AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 class BoundSeries:
     """A run's two bounds on ln p* over time, in nats; all lists are as long as `x`.
 
-    Attributes
-    ----------
-    x
-        Seconds, draws, boxes (search nodes), or assignments evaluated.
-    lower, upper, open_mass
-        The best value found, the upper bound, and ln R: a bound on the probability of all assignments neither
-        evaluated nor closed; inf without a bound.
+    `x`: seconds, draws, boxes (search nodes), or assignments evaluated. `lower`, `upper`, `open_mass`: the best
+    value found, the upper bound, and ln R: a bound on the probability of all assignments neither evaluated nor
+    closed; inf without a bound.
     """
 
     x: list[float]
@@ -89,10 +85,8 @@ def pareto_series(
 class Moments:
     """The times of finding and of certifying an answer.
 
-    Attributes
-    ----------
-    found, certified
-        Seconds, draws or evaluations, from the history; `certified` is None without a certificate.
+    `found`, `certified`: seconds, draws or evaluations, from the history; `certified` is None without a
+    certificate.
     """
 
     found: float
