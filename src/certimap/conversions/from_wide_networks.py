@@ -27,7 +27,12 @@ from certimap.networks.determined import Function, functions_of, maximised
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, EliminationPosterior, MpePosterior
 from certimap.networks.network import Network
-from certimap.networks.posterior import PART_WORK, NetworkPosterior, TwoSidedNetworkPosterior
+from certimap.networks.posterior import (
+    PART_WORK,
+    SECONDS_PER_POINT_ENTRY,
+    NetworkPosterior,
+    TwoSidedNetworkPosterior,
+)
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.simplify import sum_out
 from certimap.networks.streamed_posterior import StreamedPosterior
@@ -35,6 +40,7 @@ from certimap.networks.sum_elimination import log_evidence, sum_all
 
 MOST_STREAMED = 2.0**36  # limit on table entries of a sum over all variables: some minutes
 MAX_POINT_WORK = 2.0**29  # limit on table entries for the value of one point: about a second
+POINT_SHARE = 0.5  # of the time left, that one point may take at most
 QUICKLY_SUMMED = 2**16  # limit on table entries when nuisance is summed out before an elimination
 QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
 FREE_SUM = 2.0**18  # limit on table entries for computing p(e) with a query for a maximum
@@ -97,7 +103,8 @@ def elimination(case: Case[Network]) -> Posterior:
 def relaxed_size(case: Case[Network]) -> Estimate:
     work = relaxed(case).point_work
     text = f"{work:.3g} table entries per point, where nuisance is summed out"
-    return Estimate(text, work, work <= MAX_POINT_WORK)
+    seconds = POINT_SHARE * case.limits.control.seconds_left
+    return Estimate(text, work, work <= min(MAX_POINT_WORK, seconds / SECONDS_PER_POINT_ENTRY))
 
 
 def relaxed(case: Case[Network]) -> NetworkPosterior:

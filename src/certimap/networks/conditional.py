@@ -19,7 +19,7 @@ from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.orders import EFFORT, best_order
-from certimap.networks.problem import ROUNDING, Problem, Table, entries_at, largest
+from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, largest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -257,6 +257,8 @@ class PointEvaluator:
     ----------
     work
         Table entries visited by climbs so far.
+    has_answer
+        Whether a point of nonzero probability has been valued, where points are very dear.
     """
 
     def __init__(
@@ -267,14 +269,14 @@ class PointEvaluator:
         parts: Sequence[NuisancePart] | None = None,
     ) -> None:
         self.problem, self.workers = problem, workers
-        self.work = 0.0
+        self.work, self.has_answer = 0.0, False
         self._known: dict[bytes, float] = {}  # values of points, where they are very dear
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         known = ordered_parts(problem) if parts is None else parts
         self.sums = [_conditional_sum(part, self.column) for part in known]
         terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
-        reach = abs(problem.constant) + sum(largest(t.log_values) for t in self.plain)
+        reach = abs(problem.constant) + sum(Joined(self.plain).largest.tolist())
         reach += sum(s.reach for s in self.sums)
         # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
         # up to `reach`, and rounding errors of the addition are compensated.
@@ -294,6 +296,7 @@ class PointEvaluator:
         new = [b for b, key in enumerate(keys) if key not in self._known]
         if new:
             found = self._values(points[new]).tolist()
+            self.has_answer |= max(found) > -math.inf
             self._known |= {keys[b]: value for b, value in zip(new, found, strict=True)}
         return np.array([self._known[key] for key in keys])
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Points
-from certimap.core.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, LogInterval
 from certimap.core.query import Query
@@ -39,6 +39,7 @@ Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
 TIME_SHARE = 0.05  # of the time left that this may take
 DEAR_POINT = 2.0**24  # table entries per point from which points are valued one by one, with a look at the clock
+SECONDS_PER_POINT_ENTRY = 4e-8  # of a point that is valued alone, until one has been timed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,8 +117,16 @@ class NetworkPosterior:
         """The values of points."""
         return PointEvaluator(self.problem, self.prepared.query, self.workers, self._parts)
 
+    @cached_property
+    def _pace(self) -> WorkClock:
+        return WorkClock(self.control, "evaluating assignments", SECONDS_PER_POINT_ENTRY)
+
     @property
     def facts(self) -> Facts:
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
         return Facts.of(
             self.domain,
             log_evidence=self.log_evidence,
@@ -130,17 +139,17 @@ class NetworkPosterior:
     def log_prob(self, points: Points) -> Floats:
         """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,).
 
-        Raises TimeUp between two expensive points when the run should stop; the first point always gets a value.
+        Raises TimeUp before an expensive point that would end too late, but not before there is an answer.
         """
         inner, possible = self.states.to_problem(np.asarray(points))
         out = np.full(len(inner), -np.inf)
         rows = np.flatnonzero(possible)
-        n_together = len(inner) if self.evaluator.n_entries <= DEAR_POINT else 1
-        for start in range(0, len(rows), max(n_together, 1)):
-            if start > 0:
-                self.control.check("evaluating assignments")
-            some = rows[start : start + n_together]
-            out[some] = self.evaluator.log_values(inner[some])
+        is_dear = self.evaluator.n_entries > DEAR_POINT
+        for start in range(0, len(rows), 1 if is_dear else max(len(rows), 1)):
+            some = rows[start : start + 1] if is_dear else rows
+            may_end = is_dear and (start > 0 or self.evaluator.has_answer)
+            with self._pace.piece(self.evaluator.n_entries) if may_end else nullcontext():
+                out[some] = self.evaluator.log_values(inner[some])
         return out
 
     def possible_point(self) -> Points:
@@ -165,7 +174,7 @@ def _evidence(network: Network, query: Query, problem: Problem, control: Control
 
 def largest_product(problem: Problem) -> float:
     """Return an upper bound (nats) on a problem's values: largest table entries, times nuisance states."""
-    tops = [float(problem.constant), *(float(t.log_values.max()) for t in problem.tables)]
+    tops: list[float] = [float(problem.constant), *problem.joined.tops.tolist()]
     tops += [math.log(problem.sizes[v]) for v in problem.nuisance]
     if -math.inf in tops:
         return -math.inf
@@ -200,13 +209,13 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
 
     Lower bound: some nuisance variables are fixed at likely states (found once, whatever the point) and the others
     summed; a partial sum of nonnegative numbers is at most the sum. Upper bound: a relaxed tree within the point.
-    Both are made on first use, independently of the clock, so that values of points never change.
+    Both are made on first use, cheaper ones when the time is up, and kept, so that values of points never change.
     """
 
     @cached_property
     def evaluator(self) -> PointEvaluator:
         """The evaluator of lower bounds of points."""
-        return PointEvaluator(part_of(self.problem), self.prepared.query, self.workers)
+        return PointEvaluator(part_of(self.problem, self.control), self.prepared.query, self.workers)
 
     def log_prob(self, points: Points) -> Floats:
         """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower bound."""
@@ -220,20 +229,23 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
         points = np.asarray(points)
         inner, possible = self.states.to_problem(points)
         lower, upper = self.log_prob(points), np.full(len(inner), -np.inf)
+        tree = self._tree
         for b in np.flatnonzero(possible):
-            upper[b] = max(self._upper(inner[b]), lower[b])
+            upper[b] = math.inf if tree is None else max(self._upper(tree, inner[b]), lower[b])
         return LogInterval(lower, np.minimum(upper, np.maximum(self.log_ceiling, lower)))
 
     @cached_property
-    def _tree(self) -> Tightener:
-        """A relaxation of the whole, tightened for the maximum: fixed beforehand, so that values never change."""
+    def _tree(self) -> Tightener | None:
+        """A relaxation of the whole, tightened for the maximum; None where the time was up before it was made."""
+        if self.control.should_stop:
+            return None
         tree = split_tree(self.problem, UPPER_BITS)
         tightener = Tightener(tree, PassClock())
         tightener.run(TEMPERATURE, max(1, min(UPPER_STEPS, UPPER_WORK // tree.n_entries)))
         return tightener
 
-    def _upper(self, row: Ints) -> float:
-        tree = self._tree.tree
+    def _upper(self, tightened: Tightener, row: Ints) -> float:
+        tree = tightened.tree
         mask = tree.full_mask()
         state = dict(zip(self.states.variables, row.tolist(), strict=True))
         for i, v in enumerate(tree.variables):
@@ -241,20 +253,22 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
                 start, stop = tree.arrays.state_ptr[i], tree.arrays.state_ptr[i + 1]
                 mask[start:stop] = 0
                 mask[start + state[v]] = 1
-        return tree.bound(mask, self._tree.scratch)
+        return tree.bound(mask, tightened.scratch)
 
 
-def part_of(problem: Problem) -> Problem:
+def part_of(problem: Problem, control: Control | None = None) -> Problem:
     """Fix nuisance variables at likely states, those in most tables first, until summing the others is cheap.
 
     No value of the part exceeds the problem's. Cost: one climb over all variables of at most `CLIMB_WORK` entries.
+    When the control's time is up, the climb ends and more variables are fixed than needed.
     """
+    late = partial(getattr, control or Control(), "should_stop")
     variables = sorted(problem.sizes)
     n_states = np.array([problem.sizes[v] for v in variables], np.int64)
-    states = supported_states(problem) or dict.fromkeys(variables, 0)
+    states = supported_states(problem, late) or dict.fromkeys(variables, 0)
     start = np.array([states[v] for v in variables], np.int64)
     maximised = replace(problem, query=frozenset(variables))
-    found = PointEvaluator(maximised, variables).climb(start, n_states, CLIMB_WORK)
+    found = PointEvaluator(maximised, variables).climb(start, n_states, CLIMB_WORK, late)
     state = dict(zip(variables, found, strict=True))
     degree = dict.fromkeys(variables, 0)
     for table in problem.tables:
@@ -266,7 +280,7 @@ def part_of(problem: Problem) -> Problem:
         return restrict(problem, {v: np.array([state[v]]) for v in waiting[:n]})
 
     few, enough = 0, len(waiting)
-    while enough - few > max(1, len(waiting) // ROUNDS):
+    while enough - few > max(1, len(waiting) // ROUNDS) and not late():
         middle = (few + enough) // 2
         if conditional_work(fixed(middle), effort=0.0) <= PART_WORK:
             enough = middle

@@ -74,13 +74,15 @@ class Joined:
         finite = np.where(self.values > -np.inf, self.values, np.inf)
         return np.minimum.reduceat(finite, self.starts) if len(self.sizes) else finite
 
+    @cached_property
+    def largest(self) -> Floats:
+        """The largest magnitude among the finite entries of each table of floats."""
+        finite = np.abs(np.where(self.values > -np.inf, self.values, 0.0))
+        return np.maximum.reduceat(finite, self.starts) if len(self.sizes) else finite
+
     def reach(self) -> float:
         """Return the sum over tables of floats of the largest magnitude among finite entries."""
-        if not len(self.sizes):
-            return 0.0
-        return float(
-            np.maximum.reduceat(np.abs(np.where(self.values > -np.inf, self.values, 0.0)), self.starts).sum()
-        )
+        return float(self.largest.sum())
 
     def entries_at(self, states: Ints) -> NDArray[Any]:
         """Return the entry of each table at one point, given the state of each variable by its position."""

@@ -49,7 +49,8 @@ def supported_states(
     guide
         Queried variables are decided first, to states that it picks, and fewer failures are forgiven.
 
-    Cost: per assigned variable about one pass over the tables whose variables lose states.
+    Cost: per assigned variable about one pass over the tables whose variables lose states. Without zeros there is
+    nothing to search, and variables that no time is left for take their first state.
     """
     search = _Search(problem)
     left = _Left({v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}, dict(problem.sizes))
@@ -58,6 +59,8 @@ def supported_states(
             left.put(v, mask)
     if not search.propagate(left, range(len(problem.tables))):
         return None
+    if all(search.is_positive):
+        return search.likely_states(left, guide, problem.query, should_stop)
     decisions: list[tuple[_Left, int, int]] = []  # remaining states before, the variable and its state
     n_failures = 0
     most = (FAILURES_PER_VARIABLE if guide is None else GUIDED_FAILURES_PER_VARIABLE) * len(problem.sizes)
@@ -134,6 +137,20 @@ class _Search:
                     waiting.extend(fresh)
                     queued.update(fresh)
         return True
+
+    def likely_states(
+        self, left: _Left, guide: Guide | None, query: Collection[int], should_stop: Callable[[], bool]
+    ) -> dict[int, int]:
+        """Return the assignment of a search that cannot fail, since no table has a zero."""
+        guided = frozenset(query) if guide is not None else frozenset[int]()
+        waiting = (v for v, n in left.counts.items() if n > 1)
+        for v in sorted(waiting, key=lambda v: (v not in guided, left.counts[v], -len(self.touching[v]), v)):
+            if should_stop():
+                break
+            is_free = guide is None or v not in guided
+            state = self.likely_state(v, left.masks) if is_free else guide.state(v, left.masks)
+            left.put(v, np.arange(len(left.masks[v])) == state)
+        return {v: int(np.argmax(alive)) for v, alive in left.masks.items()}
 
     def next_variable(self, left: _Left, among: Collection[int]) -> int | None:
         """Return the open variable with the fewest states left, of these one in most tables."""

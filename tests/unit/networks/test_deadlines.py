@@ -13,10 +13,11 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks.conditional import log_total, ordered_parts
 from certimap.networks.orders import min_fill, plan_elimination
-from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior, part_of
 from certimap.networks.problem import Table, problem_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
+from certimap.networks.support import supported_states
 from certimap.solvers import exhaustive
 
 
@@ -91,3 +92,50 @@ def test_a_list_cut_short_is_bounded_by_the_relaxation(monkeypatch):
     cut = map_query(posterior, solver="exhaustive", epsilon=0.0, delta=0.0)
     assert cut.log_joint <= best.log_joint <= cut.log_joint_upper_bound + 1e-9
     assert cut.log_joint_upper_bound < posterior.facts.log_ceiling - 1.0
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.2])
+def test_values_between_two_sides_are_made_quickly_when_the_time_is_up(zeros):
+    rng, scopes = np.random.default_rng(5), grid_scopes(4)
+    tables = [np.exp(rng.normal(size=(2, 2))) * (rng.random((2, 2)) >= zeros) for _ in scopes]
+    network = MarkovNetwork(
+        Domain.of_sizes([2] * 16), [Factor(scope, t) for scope, t in zip(scopes, tables, strict=True)]
+    )
+    query = make_query(network.domain, network.domain.names[::5])
+    problem = problem_of(network, query).problem
+    assert part_of(problem).nuisance  # a sum so small is not cut down
+    assert not part_of(problem, Control(interrupted=True)).nuisance
+    late = TwoSidedNetworkPosterior.of_network(network, query, control=Control.starting_now(0.0))
+    exact = NetworkPosterior.of_network(network, query)
+    points = np.array(list(np.ndindex(*[2] * len(query.variables))))
+    truth = exact.log_prob(points) + (exact.log_evidence or 0.0)
+    lower, upper = late.log_prob_interval(points)
+    assert np.all(lower <= truth + 1e-9)
+    assert np.all(truth <= upper + 1e-9)
+    assert np.any(lower < truth - 1e-3)
+
+
+def test_a_dear_point_that_would_end_late_is_not_begun_once_there_is_an_answer(monkeypatch):
+    monkeypatch.setattr("certimap.networks.posterior.DEAR_POINT", 1.0)
+    monkeypatch.setattr("certimap.networks.conditional.VERY_DEAR", 1.0)
+    network, query = wide_problem(5)
+    posterior = NetworkPosterior.of_network(network, query, control=Control.starting_now(0.0))
+    point = posterior.possible_point()
+    assert posterior.log_prob(point)[0] > -np.inf
+    with pytest.raises(TimeUp, match="evaluating assignments"):
+        posterior.log_prob(1 - point)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_states_of_tables_without_zeros_take_one_look_at_the_clock_each(stops):
+    network, query = wide_problem()
+    problem, looks = problem_of(network, query).problem, []
+
+    def should_stop() -> bool:
+        looks.append(len(looks))
+        return stops
+
+    states = supported_states(problem, should_stop)
+    assert states is not None and set(states) == set(problem.sizes)
+    assert len(looks) == (1 if stops else len(problem.sizes))
+    assert any(states.values()) != stops
