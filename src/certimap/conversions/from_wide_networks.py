@@ -177,6 +177,8 @@ def _summed(case: Case[Network]) -> Prepared:
     def make() -> Prepared:
         prepared, _ = _posed(case)
         limits.control.check("summing nuisance variables out")
+        if is_left_to_cut(case):  # which needs no tables joined
+            return prepared
         return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, limits.control))
 
     return case.shared("summed", make)
@@ -211,4 +213,4 @@ def _log_evidence(case: Case[Network]) -> float | None:
 def may_be_cut(case: Case[Network], most_entries: float) -> bool:
     """Whether a minimum cut finds the maximum, and a quick order takes more table entries than `most_entries`."""
     problem = _posed(case)[0].problem
-    return is_settled(problem) and cheap_plan(problem, most_entries) is None
+    return is_settled(problem) and (is_too_wide(case) or cheap_plan(problem, most_entries) is None)

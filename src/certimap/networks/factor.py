@@ -17,6 +17,7 @@ from certimap.errors import ModelError
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)
 SMALL_TABLE = 2**10  # entries of tables whose logs are taken together
+MANY_FACTORS = 1000
 MAX_SCOPE = 60  # numpy allows 64 axes
 
 
@@ -144,8 +145,12 @@ class Factor:
     @cached_property
     def is_positive(self) -> bool:
         """Whether no entry is zero."""
-        values, zero = (self.log_table, -np.inf) if self.in_logs else (self.table, 0.0)
-        return not values.size or bool(values.min() > zero)
+        return not self.entries.size or bool(self.entries.min() > (-np.inf if self.in_logs else 0.0))
+
+    @property
+    def entries(self) -> Floats:
+        """The numbers that this factor was made of: values, or their logs."""
+        return self.log_table if self.in_logs else self.table
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -277,6 +282,16 @@ def take_logs(factors: Iterable[Factor]) -> None:
         start, end = end, end + factor.table.size
         factor.log_table = logs[start:end].reshape(factor.table.shape)
         factor.has_taken_logs = True
+
+
+def take_signs(factors: Sequence[Factor]) -> None:
+    """Find out which of many factors have a zero, at once rather than one by one."""
+    small = [f for f in factors if 0 < f.entries.size <= SMALL_TABLE] if len(factors) >= MANY_FACTORS else []
+    if small:
+        sizes = np.array([f.entries.size for f in small])
+        lowest = np.minimum.reduceat(np.concatenate([f.entries.reshape(-1) for f in small]), sizes.cumsum() - sizes)
+        for factor, low in zip(small, lowest.tolist(), strict=True):
+            factor.is_positive = low > (-np.inf if factor.in_logs else 0.0)
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

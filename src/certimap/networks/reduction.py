@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.networks.factor import Factor
+from certimap.networks.factor import Factor, take_signs
 
 if TYPE_CHECKING:
     from certimap.core.query import Query
@@ -118,6 +118,7 @@ def _surviving_states(
     """Drop states that some factor makes impossible, until nothing changes (arc consistency)."""
     states = dict(allowed)
     touching: dict[int, list[int]] = {}
+    take_signs(factors)
     waiting = deque(k for k, factor in enumerate(factors) if not factor.is_positive)
     for k in waiting:
         for v in factors[k].scope:

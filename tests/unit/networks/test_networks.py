@@ -19,6 +19,7 @@ from certimap.core.posterior import TwoSided
 from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
+from certimap.networks.factor import take_signs
 from certimap.networks.orders import min_fill
 from certimap.networks.reduction import reduce_network
 
@@ -377,3 +378,14 @@ def test_a_part_of_a_factor_is_held_as_the_factor_is_and_shares_nothing():
         assert not np.shares_memory(own, held)
         assert not own.flags.writeable
         np.testing.assert_array_equal(part.log_table, factor.log_table.reshape(2))
+
+
+@pytest.mark.parametrize("in_logs", [False, True])
+def test_signs_of_many_factors_are_found_at_once_and_right(in_logs):
+    rng = np.random.default_rng(2)
+    tables = [rng.random((2, 3)) * (rng.random((2, 3)) > 0.1) for _ in range(1200)]
+    with np.errstate(divide="ignore"):
+        factors = [Factor.from_log((0, 1), np.log(t)) if in_logs else Factor((0, 1), t) for t in tables]
+    take_signs(factors)
+    assert [f.is_positive for f in factors] == [bool((t > 0.0).all()) for t in tables]
+    assert 0 < sum(f.is_positive for f in factors) < len(factors)
