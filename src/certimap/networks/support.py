@@ -147,8 +147,10 @@ class _Search:
         for v in sorted(waiting, key=lambda v: (v not in guided, left.counts[v], -len(self.touching[v]), v)):
             if should_stop():
                 break
-            is_free = guide is None or v not in guided
-            state = self.likely_state(v, left.masks) if is_free else guide.state(v, left.masks)
+            if guide is not None and v in guided:
+                state = guide.state(v, left.masks)
+            else:
+                state = self.likely_state(v, left.masks)
             left.put(v, np.arange(len(left.masks[v])) == state)
         return {v: int(np.argmax(alive)) for v, alive in left.masks.items()}
 
