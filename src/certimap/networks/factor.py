@@ -289,7 +289,8 @@ def take_signs(factors: Sequence[Factor]) -> None:
     small = [f for f in factors if 0 < f.entries.size <= SMALL_TABLE] if len(factors) >= MANY_FACTORS else []
     if small:
         sizes = np.array([f.entries.size for f in small])
-        lowest = np.minimum.reduceat(np.concatenate([f.entries.reshape(-1) for f in small]), sizes.cumsum() - sizes)
+        entries = np.concatenate([f.entries.reshape(-1) for f in small])
+        lowest = np.minimum.reduceat(entries, sizes.cumsum() - sizes)
         for factor, low in zip(small, lowest.tolist(), strict=True):
             factor.is_positive = low > (-np.inf if factor.in_logs else 0.0)
 
