@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
 DOC_COLUMNS = 115
 LIMITS = {
-    "lines in src/certimap": 75_167,
+    "lines in src/certimap": 74_559,
     "names on the first level": 20,
-    "protocols": 18,
+    "protocols": 15,
     "public class names with two meanings": 0,
     "dict[str, Any] and Mapping[str, Any] outside cli": 116,
     f"functions with more than {MOST_PARAMETERS} parameters outside kernels": 20,

@@ -17,10 +17,10 @@ M = TypeVar("M", bound=Model)
 # Classes by import path, so that a query loads only the one that it needs.
 CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
 ELIMINATION = "certimap.networks.mpe_posterior:EliminationPosterior"
-MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
+MAXIMISATION = "certimap.networks.mpe_posterior:MpePosterior"
 OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Probes})
 OF_CIRCUIT = frozenset({Draws, Masses, Probes, Decodes, CIRCUIT})
-OF_MAXIMISATION = frozenset({MAXIMISATION, "certimap.networks.mpe_posterior:MpePosterior"})
+OF_MAXIMISATION = frozenset({MAXIMISATION})
 STREAMED = "certimap.networks.streamed_posterior:StreamedPosterior"
 OF_TREE = frozenset({Draws, Masses, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
 # The rows of this package, by the place of the type of model that they accept: they are loaded with the first

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
-from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.named import place_of
 from certimap.core.region_tree import RegionTree
@@ -303,7 +302,8 @@ class Tightening(NamedTuple):
 class Prober(Protocol):
     """The oracle of a search: it bounds boxes and proposes good points, and may keep state between calls.
 
-    Each search has its own prober. It can be pickled between calls.
+    Each search has its own prober. It can be pickled between calls. One whose climbs may be long has a method
+    `heed(control)`, and checks that control between steps from then on.
     """
 
     @property
@@ -343,15 +343,6 @@ class Prober(Protocol):
         width. `log_factor` (nats) is the gap to the truth that is good enough. `within` is one box that holds
         everything still open. Boxes bounded by `log_threshold` no longer matter.
         """
-        ...
-
-
-@runtime_checkable
-class Heeds(Prober, Protocol):
-    """A prober whose climbs may be long; they end early when the run should stop."""
-
-    def heed(self, control: Control) -> None:
-        """Check a run's control between the steps of a climb from now on."""
         ...
 
 

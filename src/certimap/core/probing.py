@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.climb import climb
 from certimap.core.control import Control
-from certimap.core.posterior import Bounds, Heeds, Masses, Posterior, Prober, Probes, Tightening
+from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 
 Floats = NDArray[np.float64]
@@ -17,8 +19,9 @@ Floats = NDArray[np.float64]
 def prober_of(posterior: Probes | Bounds, control: Control | None = None) -> Prober:
     """Return the posterior's own prober, or one made of its bounds; its climbs obey the run's limits."""
     prober = posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
-    if control is not None and isinstance(prober, Heeds):
-        prober.heed(control)
+    heed: Callable[[Control], None] | None = getattr(prober, "heed", None)
+    if control is not None and heed is not None:
+        heed(control)
     return prober
 
 

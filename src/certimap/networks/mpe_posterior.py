@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
-from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Posterior, Prober
+from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Prober
 from certimap.core.query import Query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import Total, relative_to
 from certimap.networks.determined import Function, with_functions
 from certimap.networks.elimination_plan import EliminationPlan
-from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
+from certimap.networks.problem import Prepared, Problem, QueryStates, States, rounding_at, value_at
 from certimap.networks.simplify import impossible
 from certimap.networks.support import likely_states
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
 
 WORK_PER_TABLE = 50.0  # of scoring one row
-
-
-@runtime_checkable
-class Maximisation(Posterior, Protocol):
-    """A posterior that is a product of tables over its query variables, to be maximised directly."""
-
-    @property
-    def problem(self) -> Problem:
-        """The product, over the states that evidence and zeros leave; no nuisance variables."""
-        ...
-
-    @property
-    def workers(self) -> int:
-        """Threads that maximising it may take."""
-        ...
-
-    def point(self, assignment: Mapping[int, int]) -> Points:
-        """Return the row of states, shape (n,), for states of the problem's variables."""
-        ...
-
-    def kept(self, boxes: Boxes) -> dict[int, States]:
-        """Return the states of the problem's variables that one box leaves, where it leaves out any."""
-        ...
-
-
-@runtime_checkable
-class Ordered(Maximisation, Protocol):
-    """A maximisation whose variables can be eliminated at little cost."""
-
-    @property
-    def order(self) -> EliminationPlan:
-        """The order and its cost."""
-        ...
-
-
-OFFERS[Maximisation] = "problem, workers, point() and kept()"
 
 
 class MpePosterior:
@@ -111,8 +74,8 @@ class MpePosterior:
             )
         self.domain: Domain = query.query_domain
         self.problem: Problem = problem
-        self.query: tuple[int, ...] = prepared.query
-        self.states = {v: prepared.states[v] for v in prepared.query}
+        self.states = QueryStates.of(self.domain, prepared)
+        self.order: EliminationPlan | None = None  # a cheap order of all variables, where it is known
         self.facts = Facts.of(
             self.domain,
             log_evidence=log_evidence,
@@ -121,16 +84,7 @@ class MpePosterior:
             log_slack=problem.log_slack + rounding_at(problem),
         )
         self._functions = functions
-        self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
-        # For each state of the query variables its place among the surviving ones, -1 where it is impossible.
-        lengths = np.array([len(self.states[v]) for v in self.query], np.int64)
-        surviving = np.concatenate([self.states[v] for v in self.query]) + np.repeat(self._offsets, lengths)
-        self._places = np.full(self.domain.total_states, -1, np.int64)
-        self._places[surviving] = np.arange(len(surviving)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-    @property
-    def _offsets(self) -> NDArray[np.int64]:
-        return self.domain.offsets[:-1]
+        self._open = [(i, v) for i, v in enumerate(prepared.query) if v in problem.sizes]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.domain)} variables, {len(self.problem.tables)} tables)"
@@ -140,24 +94,17 @@ class MpePosterior:
 
         Cost: batch times the number of tables.
         """
-        rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
-        positions = self._places[rows + self._offsets]
-        possible = (positions >= 0).all(axis=1)
-        total = np.full(len(rows), -np.inf)
+        positions, possible = self.states.to_problem(np.atleast_2d(points))
+        total = np.full(len(positions), -np.inf)
         if possible.any():
             columns = positions[possible][:, [i for i, _ in self._open]]
             rows, variables = with_functions(self._functions, columns, [v for _, v in self._open])
             total[possible] = value_at(self.problem, rows, variables)
         return total
 
-    def point(self, assignment: Mapping[int, int]) -> Points:
-        """Return the row of states, shape (n,), for states of the problem's variables."""
-        row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
-        return np.array(row, self.domain.point_dtype)
-
     def possible_point(self) -> Points:
         """Return a point that is not impossible if one is found soon, else any; shape (1, n)."""
-        return self.point(likely_states(self.problem))[None, :]
+        return self.states.point(likely_states(self.problem))[None]
 
     def kept(self, boxes: Boxes) -> dict[int, States]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any.
@@ -166,13 +113,16 @@ class MpePosterior:
         """
         mask = boxes.mask[0]
         found: dict[int, States] = {}
-        for i, v in enumerate(self.query):
-            inside = np.flatnonzero(mask[self.domain.offsets[i] + self.states[v]])
+        for v, own in zip(self.states.variables, self.states.columns, strict=True):
+            inside = np.flatnonzero(mask[own])
             if not len(inside):
                 raise impossible()
             if v in self.problem.sizes and len(inside) < self.problem.sizes[v]:
                 found[v] = inside
         return found
+
+
+OFFERS[MpePosterior] = "problem, workers, point() and kept()"
 
 
 class EliminationPosterior(MpePosterior):

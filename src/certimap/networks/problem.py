@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.axes import spread
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.core.logs import add_to
 from certimap.networks.factor import take_logs
 from certimap.networks.reduction import Reduced, reduce_network
@@ -169,6 +171,49 @@ class Prepared:
     # the surviving states, as positions in the model, of every variable that is not barren
     states: Mapping[int, States]
     query: tuple[int, ...]  # the query variables in the user's order, open or not
+
+
+@dataclass(frozen=True, eq=False)
+class QueryStates:
+    """The numbering of the query variables' states in a problem."""
+
+    domain: Domain  # the query variables, in the user's order
+    variables: tuple[int, ...]  # their positions in the model
+    survivors: tuple[States, ...]  # by query variable, the states that survive, in the problem's order
+    position: States  # shape (total_states,): the problem's number of each state, -1 where it is impossible
+
+    @classmethod
+    def of(cls, domain: Domain, prepared: Prepared) -> QueryStates:
+        """Read the numbering off a prepared problem."""
+        survivors = tuple(prepared.states[v] for v in prepared.query)
+        lengths = np.array([len(own) for own in survivors], np.int64)
+        position = np.full(domain.total_states, -1, np.int64)
+        if len(survivors):
+            columns = np.concatenate(survivors) + np.repeat(domain.offsets[:-1], lengths)
+            position[columns] = np.arange(len(columns)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return cls(domain, tuple(prepared.query), survivors, position)
+
+    @cached_property
+    def columns(self) -> tuple[States, ...]:
+        """For each query variable the columns of its surviving states, in the problem's order."""
+        return tuple(start + own for start, own in zip(self.domain.offsets[:-1], self.survivors, strict=True))
+
+    def to_problem(self, points: Points) -> tuple[States, NDArray[np.bool_]]:
+        """Return points in the problem's numbers, shape (batch, n), and which of them are possible at all."""
+        inner = self.position[self.domain.offsets[:-1] + np.asarray(points, np.int64)]
+        return inner, np.all(inner >= 0, axis=1)
+
+    def to_domain(self, inner: States) -> Points:
+        """Return points of the domain from points in the problem's numbers, shape (batch, n)."""
+        points = np.empty(inner.shape, self.domain.point_dtype)
+        for i, own in enumerate(self.survivors):
+            points[:, i] = own[inner[:, i]]
+        return points
+
+    def point(self, assignment: Mapping[int, int]) -> Points:
+        """Return the row of states, shape (n,), for numbers of the problem's variables; 0 for any left out."""
+        pairs = zip(self.variables, self.survivors, strict=True)
+        return np.array([int(own[assignment.get(v, 0)]) for v, own in pairs], self.domain.point_dtype)
 
 
 def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:

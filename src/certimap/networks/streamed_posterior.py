@@ -17,8 +17,7 @@ from certimap.core.search_boxes import Answers, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.networks.conditional import relative_to
 from certimap.networks.elimination_plan import EliminationPlan, plan
-from certimap.networks.posterior import NetworkPosterior
-from certimap.networks.prober import NetworkProber
+from certimap.networks.posterior import NetworkPosterior, NetworkProber
 from certimap.networks.problem import Prepared, Problem, restrict
 from certimap.networks.streamed import StreamedSum
 from certimap.networks.sum_elimination import sum_all
@@ -32,16 +31,7 @@ class MassProber(NetworkProber):
     """The prober of a network whose boxes can be weighed."""
 
     def __init__(self, posterior: StreamedPosterior) -> None:
-        given = posterior
-        super().__init__(
-            given.problem,
-            given.states,
-            given.evaluator,
-            given.control,
-            given.workers,
-            given.plan,
-            given.log_ceiling,
-        )
+        super().__init__(posterior)
         self.posterior = posterior
 
     @property

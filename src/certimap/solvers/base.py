@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from certimap.certify.sources import own_source
 from certimap.errors import SolverError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from certimap.core.posterior import Capability, Posterior
 
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
+
+RELAXATION = own_source("relaxation")  # of bounds from relaxed networks
 
 
 @dataclass(frozen=True)

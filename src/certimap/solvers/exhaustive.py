@@ -100,7 +100,7 @@ def _bound_whole(box: Boxes, ledger: Ledger) -> None:
         return
     from certimap.core.probing import answers_in
     from certimap.networks.posterior import NetworkPosterior
-    from certimap.solvers.networks.relaxed import RELAXATION
+    from certimap.solvers.base import RELAXATION
 
     if isinstance(ledger.posterior, NetworkPosterior):
         with suppress(TimeUp):

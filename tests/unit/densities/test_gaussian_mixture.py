@@ -195,7 +195,6 @@ def test_files_hold_every_digit_and_damage_is_refused(tmp_path) -> None:
 def test_climbs_end_where_the_time_is_up(kind, monkeypatch):
     """Every step of a climb looks at the clock; a late one leaves points where they are."""
     from certimap.core.control import Control
-    from certimap.core.posterior import Heeds
 
     rng = np.random.default_rng(0)
     model = cm.GaussianMixture(np.ones(200), 3.0 * rng.normal(size=(200, 3)), [np.eye(3)] * 200, ["a", "b", "c"])
@@ -205,7 +204,6 @@ def test_climbs_end_where_the_time_is_up(kind, monkeypatch):
         model = cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["d"], [0.0, 5.0])], table)
     posterior = cm.condition(model, query, evidence)
     steps, prober = [], posterior.prober()
-    assert isinstance(prober, Heeds)
     parts = getattr(posterior, "parts", [posterior])
     for part in parts:
         monkeypatch.setattr(type(part.mixture), "log_components", lambda *_: steps.append(1))

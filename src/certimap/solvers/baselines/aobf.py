@@ -14,10 +14,9 @@ from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.networks.posterior import NetworkPosterior
-from certimap.solvers.base import Effort
+from certimap.solvers.base import RELAXATION, Effort
 from certimap.solvers.networks.and_or import AndOrSpace, Branches
 from certimap.solvers.networks.aobb import STEP_NODES, AndOrSolver, AndOrState, Solved, advance
-from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 NODE_BYTES = 1200
 SHARE_OF_MEMORY = 0.5
@@ -238,9 +237,9 @@ class AndOrBestFirst(AndOrSolver):
                 break
             self.grow(graph, state, end - state.n_nodes)
             if graph.lower > ledger.best_log_prob + graph.space.log_slack:
-                ledger.candidates(point_of(state.posterior, graph.assignment()))
+                ledger.candidates(state.posterior.point(graph.assignment()))
         if graph.is_solved and graph.lower > -math.inf:
-            ledger.candidates(point_of(state.posterior, graph.assignment()))
+            ledger.candidates(state.posterior.point(graph.assignment()))
         ledger.upper_bound(max(graph.upper + graph.space.log_slack, ledger.best_log_prob), RELAXATION)
         state.done = graph.is_solved or graph.upper <= ledger.best_log_prob or graph.upper == -math.inf
         if not state.done and graph.n_bytes > SHARE_OF_MEMORY * state.control.memory_limit:

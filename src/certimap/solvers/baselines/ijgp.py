@@ -20,7 +20,6 @@ from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.aobb import check_settings
-from certimap.solvers.networks.relaxed import point_of
 
 Floats = NDArray[np.float64]
 DAMPING = 0.3  # share of the old message that is kept
@@ -159,6 +158,6 @@ class JoinGraphPropagation(Solver):
         """Sweep once, and decode."""
         change = state.graph.sweep(state.control) if state.n_done < self.iterations else 0.0
         state.n_done += 1
-        ledger.candidates(point_of(state.posterior, state.graph.decode()))
+        ledger.candidates(state.posterior.point(state.graph.decode()))
         state.done = state.n_done >= self.iterations or change < 1e-9
         return state

@@ -16,9 +16,8 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.relaxation.decoding import decode
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import RELAXATION, Effort, Family, Solver
 from certimap.solvers.networks.and_or import MARGIN, AndOrSpace, Branches
-from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 
 def check_settings(i_bound: int, iterations: int) -> None:
@@ -63,7 +62,7 @@ class AndOrSolver(Solver):
         space = AndOrSpace(posterior, self.i_bound, self.iterations)
         s = space.tree.scratch()
         ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
-        start = point_of(posterior, decode(space.tree, scratch=s, clock=space.clock))
+        start = posterior.point(decode(space.tree, scratch=s, clock=space.clock))
         ledger.candidates(start)
         ledger.candidates(posterior.prober().climb(start))
         return space
@@ -291,6 +290,6 @@ def _report(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
     gave_up = bool(state.solved) and not state.solved[-1].is_exact
     if len(state.solved) == len(space.roots) and not gave_up:
         found = {space.query[i]: s for part in state.solved for i, s in part.states}
-        ledger.candidates(point_of(state.posterior, found))
+        ledger.candidates(state.posterior.point(found))
     state.done = gave_up or len(state.solved) == len(space.roots)
     ledger.upper_bound(max(bound + space.log_slack, ledger.best_log_prob), RELAXATION)

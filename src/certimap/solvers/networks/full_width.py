@@ -19,8 +19,7 @@ from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
-from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.relaxed import RELAXATION, point_of
+from certimap.solvers.base import RELAXATION, Effort, Family, Solver
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -288,7 +287,7 @@ class FullWidth(Solver):
         bound, each = min(found.bound, known), np.minimum(found.each, known)
         counts = bounds.counts(mask)
         if np.all(counts == 1):
-            ledger.candidates(point_of(state.posterior, bounds.states(mask)))
+            ledger.candidates(state.posterior.point(bounds.states(mask)))
             state.closed = max(state.closed, bound)
             return
         gone = mask & (each <= threshold)
@@ -369,7 +368,7 @@ class FullWidth(Solver):
 
     def _answer(self, state: FullWidthState, states: dict[int, int], ledger: Ledger) -> None:
         """Report an answer, and one reached from it by single changes where that is cheap."""
-        point = point_of(state.posterior, states)
+        point = state.posterior.point(states)
         ledger.candidates(point)
         evaluator = state.posterior.evaluator
         n_states = np.array([len(c) for c in state.posterior.states.columns], np.int64)

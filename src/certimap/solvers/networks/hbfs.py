@@ -28,7 +28,7 @@ from certimap.networks.integers import (
     to_integers,
 )
 from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.mpe_posterior import Maximisation, Ordered
+from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import FLOOR, HARD, Problem, States, restrict
 from certimap.networks.simplify import impossible
 from certimap.solvers.base import Effort, Family, Solver
@@ -48,7 +48,7 @@ class HybridState:
     begins anew with less.
     """
 
-    posterior: Maximisation
+    posterior: MpePosterior
     root: Reduction | None
     context: Context
     unit: float
@@ -67,7 +67,7 @@ class HybridState:
     def point(self, assignment: dict[int, int]) -> Points:
         """Return the posterior's row for states of the problem that is solved."""
         inside = {v: int(states[assignment.get(v, 0)]) for v, states in self.kept.items()}
-        return self.posterior.point(assignment | inside)
+        return self.posterior.states.point(assignment | inside)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class HybridBestFirst(Solver):
     outside_share: float = 0.0
 
     name: ClassVar[str] = "hbfs"
-    needs: ClassVar[tuple[Capability, ...]] = (Maximisation,)
+    needs: ClassVar[tuple[Capability, ...]] = (MpePosterior,)
     family: ClassVar[Family] = "search"
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class HybridBestFirst(Solver):
             raise SolverError(f"outside_share is {self.outside_share}; expected a number in [0, 1)")
 
     def init(
-        self, posterior: Maximisation, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+        self, posterior: MpePosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> HybridState:
         context = Context(
             control=control,
@@ -200,10 +200,10 @@ class HybridBestFirst(Solver):
         problem, context = state.posterior.problem, state.context
         if state.kept or not problem.sizes or problem.n_entries > self.quick_entries:
             return False
-        known = state.posterior
-        if not isinstance(known, Ordered) and self._is_cut(state, ledger):
+        order = state.posterior.order
+        if order is None and self._is_cut(state, ledger):
             return True
-        order = known.order if isinstance(known, Ordered) else cheap_plan(problem, self.quick_entries)
+        order = order or cheap_plan(problem, self.quick_entries)
         if order is None or order.n_entries > self.quick_entries or not context.fits(order):
             return False
         if not context.lists_all:

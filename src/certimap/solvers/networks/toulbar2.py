@@ -24,7 +24,6 @@ from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.solvers.base import Family, Solver
-from certimap.solvers.networks.relaxed import point_of
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
@@ -101,7 +100,7 @@ class Toulbar2(Solver):
         found = run_process(problem, seconds, memory, state.control)
         if "solution" in found:
             variables = sorted(problem.sizes)
-            ledger.candidates(point_of(state.posterior, dict(zip(variables, found["solution"], strict=True))))
+            ledger.candidates(state.posterior.point(dict(zip(variables, found["solution"], strict=True))))
         if "log_upper" in found:
             ledger.upper_bound(max(float(found["log_upper"]), ledger.best_log_prob), self.name)
         if "failure" in found:

@@ -18,8 +18,7 @@ from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.relaxed import RELAXATION, point_of
+from certimap.solvers.base import RELAXATION, Effort, Family, Solver
 
 TEMPERATURES = (0.1, 0.01, 0.001)
 FEWER = 3  # variables in a message, where the time left does not suffice for steps on the tree before
@@ -116,7 +115,7 @@ class WeightedMiniBuckets(Solver):
         s = state.tightener.scratch
         split_bound = state.tree.bound(scratch=s, clock=state.clock)
         ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
-        ledger.candidates(point_of(state.posterior, decode(state.tree, scratch=s, clock=state.clock)))
+        ledger.candidates(state.posterior.point(decode(state.tree, scratch=s, clock=state.clock)))
         if state.tightener.is_cut:
             if state.i_bound is None or state.i_bound <= FEWER or state.clock.control.should_stop:
                 raise TimeUp("shifting costs")
