@@ -117,12 +117,7 @@ def map_query(
 ) -> ResultList[MapResult]: ...
 @overload
 def map_query(
-    model: Any,
-    variables: Names,
-    evidence: Frame,
-    *,
-    errors: OnError,
-    **settings: Unpack[MapSettings],
+    model: Any, variables: Names, evidence: Frame, *, errors: OnError, **settings: Unpack[MapSettings]
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
 def map_query(
@@ -135,12 +130,7 @@ def map_query(
 ) -> ResultList[MapResult]: ...
 @overload
 def map_query(
-    model: Any,
-    variables: Names = None,
-    *,
-    evidence: Frame,
-    errors: OnError,
-    **settings: Unpack[MapSettings],
+    model: Any, variables: Names = None, *, evidence: Frame, errors: OnError, **settings: Unpack[MapSettings]
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
 def map_query(

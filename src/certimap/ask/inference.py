@@ -210,12 +210,7 @@ def _log_mass(model: Any, query: Query) -> float | None:
 
 
 def log_evidence_bounds(
-    model: Any,
-    evidence: Any = None,
-    *,
-    i_bound: int = 10,
-    iterations: int = 30,
-    time_limit: float | None = None,
+    model: Any, evidence: Any = None, *, i_bound: int = 10, iterations: int = 30, time_limit: float | None = None
 ) -> EvidenceBounds:
     """Return lower and upper bounds on ln p(evidence), for a network of any width.
 

@@ -58,11 +58,7 @@ class Recorder:
     _n_bytes: int = 0
 
     def split(
-        self,
-        opened: SearchBoxes,
-        variables: NDArray[np.int64],
-        kept: SearchBoxes,
-        at: NDArray[np.float64],
+        self, opened: SearchBoxes, variables: NDArray[np.int64], kept: SearchBoxes, at: NDArray[np.float64]
     ) -> None:
         """Record splits: boxes as opened and as split, the variables, and the cuts of real variables."""
         if self.is_full:

@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 
 from certimap.checker.graph import Graph
-from certimap.checker.leaves import (
-    EXPONENTIAL,
-    LAPLACE,
-    STUDENT_T,
-    TRUNCATED,
-    UNIFORM,
-    log_density,
-    support,
-)
+from certimap.checker.leaves import EXPONENTIAL, LAPLACE, STUDENT_T, TRUNCATED, UNIFORM, log_density, support
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected
 from certimap.checker.normal import HALF_LOG_2PI, log_mass

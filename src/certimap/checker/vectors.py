@@ -279,11 +279,7 @@ class VectorScript:
 class PlainVectors(VectorScript):
     """Decides on boxes and vectors by simple rules, when the file does not."""
 
-    LIMITS: ClassVar[tuple[int, ...]] = (
-        64,
-        512,
-        4096,
-    )  # vectors per set, in the successive eliminations of a box
+    LIMITS: ClassVar[tuple[int, ...]] = (64, 512, 4096)  # vectors per set, in the successive eliminations of a box
 
     def __init__(self, level: float, budget: CheckBudget) -> None:
         super().__init__({}, level, budget)

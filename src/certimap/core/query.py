@@ -319,10 +319,7 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
 
 
 def _query_positions(
-    domain: Domain,
-    variables: Sequence[str] | str | None,
-    observed: set[int],
-    hidden: Collection[str] = (),
+    domain: Domain, variables: Sequence[str] | str | None, observed: set[int], hidden: Collection[str] = ()
 ) -> NDArray[np.int64]:
     if variables is None:
         left_out = observed | {domain.index(name) for name in hidden}

@@ -170,11 +170,7 @@ def written(recorder: VectorRecorder) -> Arrays:
 
 
 def recorded(
-    tree: ProofBuckets,
-    points: Sequence[Sequence[int]],
-    epsilon: float,
-    tolerance: float,
-    max_bytes: int,
+    tree: ProofBuckets, points: Sequence[Sequence[int]], epsilon: float, tolerance: float, max_bytes: int
 ) -> Arrays | None:
     """Return the record of eliminations that exclude assignments better than the answers; None if none is found.
 
