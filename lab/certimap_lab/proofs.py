@@ -24,10 +24,9 @@ from certimap.core.query import make_query
 from certimap.core.result import MapResult
 from certimap.errors import CertimapError
 from certimap.proofs import check, reduced_network
-from certimap.proofs.relaxations import covered
+from certimap.proofs.relaxations import covered, order_of_values
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
-from certimap.proofs.sums import order_of_values
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit, random_network
 

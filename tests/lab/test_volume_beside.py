@@ -8,7 +8,7 @@ import pytest
 
 import certimap as cm
 from certimap.ask.inference import log_evidence
-from certimap.explanations import sensitivity
+from certimap.explanations import questions
 from certimap_lab.volume import beside, make_case
 
 FAMILIES = ("Bayesian networks", "Markov networks", "circuits", "hidden trees")
@@ -42,7 +42,7 @@ def without_weights(network, evidence, assignment):
         (beside, "log_evidence", lambda *given: log_evidence(*given) + 1e-6, "log_evidence is"),
         (beside, "log_evidence_bounds", lambda *given, **more: (0.5, math.inf), "log_evidence_bounds are"),
         (beside, "log_likelihood", lambda *given: cm.log_likelihood(*given) - 1e-6, "has the log likelihood"),
-        (sensitivity, "_log_joint", without_weights, "the tolerance"),
+        (questions, "_log_joint", without_weights, "the tolerance"),
     ],
 )
 def test_mistakes_are_found(monkeypatch, where, name, spoiled, said):

@@ -249,7 +249,7 @@ def test_kernels_run_uncompiled(shape):
 
 
 def test_a_posterior_without_a_circuit_is_refused_in_a_sentence():
-    from certimap.testing.posteriors import TablePosterior
+    from certimap.testing.models import TablePosterior
 
     posterior = TablePosterior([2, 2], [0.1, 0.2, 0.3, 0.4])
     for solver in ("max_product", "argmax_product"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.errors import QueryError
 from certimap.explanations import questions
-from certimap.explanations.sensitivity import TableEntry
+from certimap.explanations.questions import TableEntry
 
 
 def random_network(seed: int) -> cm.BayesianNetwork:

@@ -22,7 +22,7 @@ from certimap.core.posterior import Posterior
 from certimap.core.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.solvers.request import Request
-from certimap.testing.posteriors import TablePosterior
+from certimap.testing.models import TablePosterior
 from certimap_lab.bench.tabular import Cell, Table, number, significant
 from certimap_lab.bench.theory_counts import counts_table
 

@@ -15,8 +15,7 @@ from certimap.core.function_posterior import FunctionPosterior
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.solvers.registry import names
-from certimap.testing.models import random_circuit, random_table
-from certimap.testing.posteriors import BoundedTable, IntervalTable, TablePosterior
+from certimap.testing.models import BoundedTable, IntervalTable, TablePosterior, random_circuit, random_table
 from certimap_lab.volume.beside import Everything
 from certimap_lab.volume.case import Floats, Truth, VolumeCase
 

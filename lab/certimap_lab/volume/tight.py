@@ -22,7 +22,7 @@ from certimap.core.posterior import Capability, Draws, Masses
 from certimap.core.probing import answers_in
 from certimap.networks import BayesianNetwork, Factor
 from certimap.solvers.base import Solver
-from certimap.testing.posteriors import TablePosterior
+from certimap.testing.models import TablePosterior
 from certimap_lab.volume.case import Floats, Truth, VolumeCase
 
 ABOVE = 1e-4  # by how much the best point is above the threshold (relative)

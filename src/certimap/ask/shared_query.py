@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.ask.session import Ask, Session
+from certimap.certify.external import own_source
 from certimap.certify.ledger import Ledger
-from certimap.certify.sources import own_source
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain

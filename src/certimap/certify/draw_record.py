@@ -1,14 +1,67 @@
-"""The draws of a run, and their evidence."""
+"""The draws of a run: their evidence, where they stop, and whether they agree with the oracle."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify import bounds
+from certimap.certify.lipschitz import Lipschitz
+
+FALSE_ALARMS = 1e-6  # probability that a correct sampler is ever rejected
+OVER_ONE = 1e-6  # slack for a sum of probabilities above 1: far more than rounding
+
+
+class Agreement:
+    """Counts how often a draw hits the best point known before it, and bets against that point's probability.
+
+    The bet is a likelihood ratio: a Beta(1/2, 1/2) mixture over the frequency, against p. With the right sampler
+    it is a martingale that starts at 1, so that it ever reaches 1 / `FALSE_ALARMS` with probability at most
+    `FALSE_ALARMS` (Ville's inequality), whenever the run stops and whichever points it bets on.
+    """
+
+    def __init__(self) -> None:
+        self._draws: dict[int, int] = {}  # draws made while a point was the best known
+        self._hits: dict[int, int] = {}
+        self._best, self._log_best = -1, -math.inf
+
+    def see(self, ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> None:
+        """Take draws in order: positions of points, and their ln p; both shape (n,)."""
+        values = np.concatenate([[self._log_best], log_probs])
+        points = np.concatenate([[self._best], ids])
+        highest = np.maximum.accumulate(values)
+        rises = np.concatenate([[True], values[1:] > highest[:-1]])
+        best = points[np.maximum.accumulate(np.where(rises, np.arange(len(values)), 0))]
+        self._best, self._log_best = int(best[-1]), float(highest[-1])
+        for point in np.unique(best[:-1]).tolist():
+            if point >= 0:
+                rows = best[:-1] == point
+                self._draws[point] = self._draws.get(point, 0) + int(np.sum(rows))
+                self._hits[point] = self._hits.get(point, 0) + int(np.sum(ids[rows] == point))
+
+    def contradiction(self, log_probs: NDArray[np.float64]) -> tuple[int, int, int] | None:
+        """If the bet is won, return (point, hits, draws) of the point with the largest ratio, else None.
+
+        `log_probs` holds ln p by position.
+        """
+        parts = {i: _log_ratio(n, self._hits[i], float(log_probs[i])) for i, n in self._draws.items()}
+        if not parts or math.fsum(parts.values()) < -math.log(FALSE_ALARMS):
+            return None
+        loudest = max(parts, key=parts.__getitem__)
+        return loudest, self._hits[loudest], self._draws[loudest]
+
+
+def _log_ratio(n: int, hits: int, log_p: float) -> float:
+    """Return ln of the likelihood ratio of `hits` in n draws: the mixture against probability p."""
+    mixture = math.lgamma(hits + 0.5) + math.lgamma(n - hits + 0.5) - math.lgamma(n + 1.0) - math.log(math.pi)
+    log_q = math.log1p(-math.exp(log_p)) if log_p < 0.0 else -math.inf
+    expected = (hits * log_p if hits else 0.0) + ((n - hits) * log_q if n > hits else 0.0)
+    return mixture - expected
+
 
 OUT_OF_REACH = 2.0**40  # draws; more are never made, and one more would hardly change the evidence
 
@@ -137,3 +190,133 @@ class DrawRecord:
 
 def _of_part(record: DrawRecord, log_unseen: float, log_kth: float, epsilon: float, within: float) -> float:
     return math.inf if log_unseen <= within else record.evidence(log_kth, epsilon)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The request of a run, and its proofs before a batch of draws; all logs are natural.
+
+    Attributes
+    ----------
+    epsilon, delta, tolerance, top_k
+        As in the ledger.
+    slack
+        Rounding error of logs, in nats.
+    has_masses
+        Whether draws and evaluated mass prove anything without an assumption.
+    lipschitz
+        A Lipschitz assumption under which draws are judged too, or None.
+    log_kth_best
+        ln of the top_k-th best probability.
+    log_rival
+        The largest upper bound of an evaluated point that is not among the best.
+    log_proved
+        The smallest bound on ln p of all unevaluated points.
+    log_closed
+        The largest bound on ln p in closed boxes.
+    """
+
+    epsilon: float
+    delta: float
+    tolerance: float
+    top_k: int
+    slack: float
+    has_masses: bool
+    lipschitz: Lipschitz | None
+    log_kth_best: float
+    log_rival: float
+    log_proved: float
+    log_closed: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of evaluated draws that the ledger has not absorbed yet.
+
+    Attributes
+    ----------
+    n_rows
+        The number of draws.
+    first_rows
+        shape (n_new,): the draws that brought a new point, in order.
+    sums, lost
+        shape (n_new,): the evaluated mass after each new point, and its compensation; empty if masses do not
+        apply.
+    log_r
+        ln of the open mass that the draws came from.
+    """
+
+    n_rows: int
+    first_rows: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    lost: NDArray[np.float64]
+    log_r: float
+
+
+def stopping_row(
+    standing: Standing, record: DrawRecord, changes: Sequence[tuple[int, float, float]], batch: Batch
+) -> int | None:
+    """Return the first row of a batch of draws after which the requested certificate is earned, or None.
+
+    Parameters
+    ----------
+    standing, record
+        The state before the batch.
+    changes
+        (position among the new points, ln of the top_k-th best from then on, largest upper bound of an evaluated
+        point outside the top_k from then on), in order.
+    batch
+        The draws.
+    """
+    stretches = [(0, standing.log_kth_best, standing.log_rival)]
+    stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]
+    ends = [*(start for start, _, _ in stretches[1:]), batch.n_rows]
+    for (start, log_kth, log_rival), end in zip(stretches, ends, strict=True):
+        if log_kth == -math.inf or start >= end:
+            continue
+        log_rival = max(log_rival, bounds.round_up(log_kth, standing.slack))
+        within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
+        if bounds.round_up(log_rival, standing.slack) > within:
+            continue  # an evaluated point may be too probable; draws cannot rule that out
+        row = min(
+            _proof_row(standing, log_kth, start, batch),
+            _evidence_row(standing, record, log_kth, start, batch.log_r, smooth=False),
+            _evidence_row(standing, record, log_kth, start, batch.log_r, smooth=True),
+        )
+        if row < end:
+            return int(row)
+    return None
+
+
+def _proof_row(standing: Standing, log_kth: float, start: int, batch: Batch) -> float:
+    """Return the first row >= start at which certain proofs suffice, or inf."""
+    within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
+    within = bounds.round_down(within, standing.slack)  # the answer may be worth less than computed
+    if standing.log_proved <= within:
+        return start
+    sums, lost = batch.sums, batch.lost
+    if not standing.has_masses or not len(sums):
+        return math.inf
+    if bounds.log_p_check(sums[-1], lost[-1], standing.slack) > within:
+        return math.inf
+    low, high = 0, len(sums) - 1  # the residual only falls: bisect for the first sufficient new point
+    while low < high:
+        middle = (low + high) // 2
+        if bounds.log_p_check(sums[middle], lost[middle], standing.slack) <= within:
+            high = middle
+        else:
+            low = middle + 1
+    return max(start, int(batch.first_rows[low]))
+
+
+def _evidence_row(
+    standing: Standing, record: DrawRecord, log_kth: float, start: int, log_r: float, *, smooth: bool
+) -> float:
+    """Return the first row >= start after which the draws' evidence suffices, or inf."""
+    lipschitz = standing.lipschitz
+    if not (lipschitz is not None if smooth else standing.has_masses):
+        return math.inf
+    need = bounds.required_evidence(standing.delta, standing.top_k) * (1.0 + 1e-12)
+    weight = lipschitz.log_weight(standing.epsilon) if smooth and lipschitz is not None else None
+    n = record.needed(need, log_kth, standing.epsilon, log_r, standing.log_closed, weight)
+    return max(start, n - 1)

@@ -1,20 +1,230 @@
-"""The evaluated points of a run: values, ranking and sum."""
+"""The evaluated points of a run: a packed set, the k best, and the sum of their probabilities."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.certify.agreement import OVER_ONE
-from certimap.certify.atoms import AtomStore
 from certimap.certify.checks import check_log_probs, check_uppers
-from certimap.certify.ranking import Ranking
+from certimap.certify.draw_record import OVER_ONE
 from certimap.core.box import Points
 from certimap.core.control import Control
+from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior, TwoSided
 from certimap.errors import ModelError
+
+
+class AtomStore:
+    """Distinct points in the order of their first appearance, with their log-probabilities.
+
+    Points are packed to one bit per variable if all are binary, to one byte if no variable has more than 256
+    states, and stored unpacked otherwise; rows are padded to 8-byte words. Time is linear in the number of
+    inserted points. Memory per distinct point: its words, a log-probability and a hash slot.
+    """
+
+    def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:
+        self.domain = domain
+        self.two_sided = two_sided
+        largest = int(np.max(domain.n_states, initial=1))
+        if not domain.is_discrete:
+            self._item_bits = 64
+        elif largest <= 2:
+            self._item_bits = 1
+        else:
+            self._item_bits = 8 if largest <= 256 else 16
+        self._n_bytes_row = (len(domain) * self._item_bits + 7) // 8
+        self._n_words = max(1, (self._n_bytes_row + 7) // 8)
+        self.n = 0
+        self._kept = np.empty((1024, self._n_words), np.uint64)
+        self._log_probs = np.empty(1024)
+        self._log_uppers = np.empty(1024) if two_sided else self._log_probs
+        self._table = np.full(4096, -1, np.int32)
+
+    @property
+    def log_probs(self) -> NDArray[np.float64]:
+        """ln p of every point, shape (n,): a view."""
+        return self._log_probs[: self.n]
+
+    @property
+    def log_uppers(self) -> NDArray[np.float64]:
+        """Upper bounds on ln p, shape (n,): a view; equal to `log_probs` if values are exact."""
+        return self._log_uppers[: self.n]
+
+    @property
+    def n_bytes(self) -> int:
+        return self._kept.nbytes + self._log_probs.nbytes + self._table.nbytes
+
+    def insert(self, points: Points) -> NDArray[np.int64]:
+        """Find or add points, shape (batch, n); return their positions, shape (batch,).
+
+        New points get positions from the old `n` on, in order. The caller must then set their log-probabilities
+        by `set_log_probs`, or remove them by `truncate`.
+        """
+        from certimap.kernels.hashing import insert_rows
+
+        rows = self._pack(points)
+        self._reserve(self.n + len(rows))
+        ids = np.empty(len(rows), np.int64)
+        with np.errstate(over="ignore"):
+            self.n = int(insert_rows(rows, len(rows), self.n, self._kept, self._table, ids))
+        return ids
+
+    def set_log_probs(self, start: int, log_probs: NDArray[np.float64], log_uppers: NDArray[np.float64]) -> None:
+        """Store lower and upper bounds on ln p from position `start` on."""
+        self._log_probs[start : start + len(log_probs)] = log_probs
+        if self.two_sided:
+            self._log_uppers[start : start + len(log_uppers)] = log_uppers
+
+    def truncate(self, n: int) -> None:
+        """Remove all points from position n on."""
+        if n < self.n:
+            self.n = n
+            self._refill(len(self._table))
+
+    def points(self, ids: NDArray[np.int64] | slice) -> Points:
+        """Return stored points, shape (batch, n)."""
+        words = self._kept[: self.n][ids]
+        raw = np.ascontiguousarray(words).view(np.uint8)[:, : self._n_bytes_row]
+        n = len(self.domain)
+        if self._item_bits == 1:
+            return np.unpackbits(raw, axis=1, count=n).astype(np.int16)
+        if self._item_bits == 8:
+            return raw.astype(np.int16)
+        kind: Any = np.int16 if self._item_bits == 16 else np.float64
+        return np.ascontiguousarray(raw).view(kind).reshape(len(raw), n)
+
+    def _pack(self, points: Points) -> NDArray[np.uint64]:
+        packed = np.zeros((len(points), self._n_words * 8), np.uint8)
+        if self._item_bits == 1:
+            packed[:, : self._n_bytes_row] = np.packbits(points.astype(np.bool_), axis=1)
+        elif self._item_bits == 8:
+            packed[:, : self._n_bytes_row] = points
+        else:
+            kind: Any = np.int16 if self._item_bits == 16 else np.float64
+            whole = np.ascontiguousarray(points, kind)
+            if kind is np.float64:
+                whole = whole + 0.0  # -0.0 and 0.0 are one point
+            packed[:, : self._n_bytes_row] = whole.view(np.uint8).reshape(len(points), self._n_bytes_row)
+        return packed.view(np.uint64)
+
+    def _reserve(self, n: int) -> None:
+        if n > len(self._log_probs):
+            size = max(n, len(self._log_probs) + len(self._log_probs) // 2)
+            kept = np.empty((size, self._n_words), np.uint64)
+            kept[: self.n] = self._kept[: self.n]
+            log_probs = np.empty(size)
+            log_probs[: self.n] = self._log_probs[: self.n]
+            log_uppers = log_probs
+            if self.two_sided:
+                log_uppers = np.empty(size)
+                log_uppers[: self.n] = self._log_uppers[: self.n]
+            self._kept, self._log_probs, self._log_uppers = kept, log_probs, log_uppers
+        if 2 * n > len(self._table):
+            self._refill(1 << (2 * n).bit_length())
+
+    def _refill(self, size: int) -> None:
+        from certimap.kernels.hashing import rebuild_table
+
+        self._table = np.full(size, -1, np.int32)
+        with np.errstate(over="ignore"):
+            rebuild_table(self._kept, self.n, self._table)
+
+
+class Ranking:
+    """(ln p, position) of the best points, best first; ties keep the order of appearance.
+
+    Parameters
+    ----------
+    size
+        The number of points kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.pairs: list[tuple[float, int]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.pairs) == self.size
+
+    @property
+    def best(self) -> float:
+        """ln p of the best; -inf when empty."""
+        return self.pairs[0][0] if self.pairs else -math.inf
+
+    @property
+    def last(self) -> float:
+        """ln p of the last place; -inf while a place is free."""
+        return self.pairs[-1][0] if self.is_full else -math.inf
+
+    def add(self, log_probs: NDArray[np.float64], start: int) -> bool:
+        """Add new points at positions `start`, `start` + 1, ...; return whether the best changed."""
+        contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
+        if len(contenders) > 4 * self.size:
+            values = log_probs[contenders]
+            least = np.partition(values, len(values) - self.size)[-self.size]
+            above = contenders[values > least]
+            ties = contenders[values == least][: self.size - len(above)]
+            contenders = np.sort(np.concatenate([above, ties]))
+        old = self.pairs[0] if self.pairs else None
+        new = [(float(log_probs[i]), start + int(i)) for i in contenders]
+        self.pairs = sorted([*self.pairs, *new], key=lambda pair: (-pair[0], pair[1]))[: self.size]
+        return bool(self.pairs) and self.pairs[0] != old
+
+    def changes(
+        self,
+        log_probs: NDArray[np.float64],
+        log_uppers: NDArray[np.float64] | None,
+        kept_uppers: NDArray[np.float64],
+        log_rival: float,
+    ) -> list[tuple[int, float, float]]:
+        """Return how adding new points one by one would change the ranking.
+
+        Parameters
+        ----------
+        log_probs, log_uppers
+            Lower and upper bounds of the new points; `log_uppers` is None if values are exact.
+        kept_uppers
+            Upper bounds of the ranked points, best first.
+        log_rival
+            The largest upper bound of a known unranked point.
+
+        Returns
+        -------
+        (index of a new point, ln p of the last place from then on, largest upper bound of unranked points from
+        then on), in order.
+        """
+        if log_uppers is None:
+            return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]
+        kept = [(value, float(upper)) for (value, _), upper in zip(self.pairs, kept_uppers, strict=True)]
+        found: list[tuple[int, float, float]] = []
+        for at, pair in enumerate(zip(log_probs.tolist(), log_uppers.tolist(), strict=True)):
+            kept = sorted([*kept, pair], key=lambda sides: -sides[0])
+            log_rival = max(log_rival, *(upper for _, upper in kept[self.size :]), -math.inf)
+            kept = kept[: self.size]
+            found.append((at, kept[-1][0] if len(kept) == self.size else -math.inf, log_rival))
+        return found
+
+    def _last_places(self, log_probs: NDArray[np.float64]) -> list[tuple[int, float]]:
+        """Return (index, new ln p of the last place) of every new point that changes the last place."""
+        kept = [value for value, _ in self.pairs]
+        found: list[tuple[int, float]] = []
+        at = 0
+        while at < len(log_probs):
+            full = len(kept) == self.size
+            step = int(np.argmax(log_probs[at:] > kept[-1])) if full else 0
+            if full and not log_probs[at + step] > kept[-1]:
+                break
+            at += step
+            kept = sorted([*kept, float(log_probs[at])], reverse=True)[: self.size]
+            if len(kept) == self.size:
+                found.append((at, kept[-1]))
+            at += 1
+        return found
+
 
 EVALUATION_ROWS = 65536
 Floats = NDArray[np.float64]

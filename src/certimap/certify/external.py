@@ -1,4 +1,4 @@
-"""Upper bounds that a user states and another program proved."""
+"""Upper bounds that come from outside the ledger: this package's own provers, and a user's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,31 @@ from certimap.certify import bounds
 from certimap.core.posterior import Facts
 from certimap.core.untyped import is_mapping
 from certimap.errors import SolverError
+
+Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A prover of upper bounds in this package; compared by identity, not by name."""
+
+    name: str
+
+
+_OWN: list[Source] = []
+
+
+def own_source(name: str) -> Source:
+    """Register a source whose bounds this package vouches for; called once, by the module that proves them."""
+    source = Source(name)
+    _OWN.append(source)
+    return source
+
+
+def is_own(source: Source | str) -> bool:
+    """Whether a source is one of this package's."""
+    return any(source is known for known in _OWN)
+
 
 EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q | e)}, or 'log_joint' for p(q, e)"
 

@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify import bounds
-from certimap.certify.agreement import Agreement
 from certimap.certify.books import Books, log_whole, measure_of
 from certimap.certify.checks import check_box, check_settings
-from certimap.certify.draw_record import DrawRecord
+from certimap.certify.draw_record import Agreement, DrawRecord, Standing
 from certimap.certify.evaluated import Evaluated
+from certimap.certify.external import Proof
 from certimap.certify.lipschitz import Lipschitz
-from certimap.certify.merging import Proof
 from certimap.certify.recorder import Recorder
-from certimap.certify.stopping import Standing
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Posterior

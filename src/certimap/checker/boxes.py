@@ -1,18 +1,91 @@
-"""Reads the trees of boxes in a proof, and checks a search on a circuit by its tree."""
+"""Proofs over the points and boxes of a circuit: values of points, trees of boxes, and caps of sums.
+
+A cap bounds a sum over any box. A tree covers the whole space of a sum's variables: a split covers a box by its
+parts, and a drop covers it by the states dropped and the box left. So the largest bound over the terminal boxes
+bounds the sum, whatever the tree: a proof can only choose a bad tree, and no bound is read from it. Sums are
+bounded from the lowest layer up, all sums of a layer side by side, for a sum depends on lower layers alone.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
+from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.circuit import PlainCircuit, boxes_of
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
-from certimap.checker.numbers import Floats, Ints
+from certimap.checker.numbers import UNIT, Floats, Ints, up
+
+TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers in them, evaluated at once
+POINT_COST = 8  # copies of a file's points held at once
+
+
+def _rows(points: NDArray[np.int64]) -> NDArray[np.void]:
+    """View each row of numbers as one comparable item."""
+    return np.ascontiguousarray(points).view(np.dtype((np.void, points.shape[1] * FLOAT)))[:, 0]
+
+
+def _refuted(
+    circuit: PlainCircuit, points: NDArray[np.int64], answers: NDArray[np.int64], threshold: float
+) -> str | None:
+    """Return a sentence about a point above the threshold that is no answer, or None."""
+    values = circuit.values(points)
+    rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, values)
+    worst = int(np.argmax(rivals))
+    if rivals[worst] <= threshold:  # NaN, which argmax finds first, is not
+        return None
+    return f"the joint state {points[worst].tolist()} has the log value {rivals[worst]:.12g}, above the claim"
+
+
+def check_every_point(circuit: PlainCircuit, answers: NDArray[np.int64], threshold: float) -> str | None:
+    """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
+    sizes = tuple(np.diff(circuit.columns).tolist())
+    together = max(1, min(TOGETHER, MAX_NUMBERS // len(sizes)))
+    for start in range(0, math.prod(sizes), together):
+        circuit.budget.look()
+        index = np.arange(start, min(start + together, math.prod(sizes)))
+        points = np.stack(np.unravel_index(index, sizes), axis=1).astype(np.int64)
+        refuted = _refuted(circuit, points, answers, threshold)
+        if refuted is not None:
+            return refuted
+    return None
+
+
+def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> NDArray[np.int64]:
+    """Return the points listed in a proof, as states of the query variables."""
+    given = arrays["points"]
+    if given.ndim != 2 or given.shape[1] != len(sizes) or given.dtype.kind not in "iu":
+        raise Rejected("the points evaluated do not fit the query")
+    budget.need(POINT_COST * FLOAT * given.size, "the points evaluated")
+    points = given.astype(np.int64)
+    if np.any((points < 0) | (points >= sizes)):
+        raise Rejected("the points evaluated do not fit the query")
+    if len(points) == 0 or len(np.unique(points, axis=0)) != len(points):
+        raise Rejected("no point is listed, or one twice")
+    return points
+
+
+def check_residual(
+    circuit: PlainCircuit, points: NDArray[np.int64], lower: Floats, answers: NDArray[np.int64], threshold: float
+) -> str | None:
+    """Check that the unlisted points have too little probability for a better assignment.
+
+    Returns a sentence if the check fails, else None. `lower` holds the log values of the points, rounded down.
+    """
+    refuted = _refuted(circuit, points, answers, threshold)
+    if refuted is not None:
+        return refuted
+    total = circuit.log_total
+    left = 1.0 - math.fsum(np.exp(up(lower - total, -8.0))) + 16.0 * UNIT
+    if not float(up(total + math.log(left if left > UNIT or math.isnan(left) else UNIT), 8.0)) <= threshold:
+        return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
+    return None
+
 
 BATCH, MAX_COLUMNS = 256, 2**22  # boxes, and boxes times columns, bounded at once
 BOX_COST, COLUMN_COST = 640, 64  # bytes per box beside its columns, and per column while it is bounded
@@ -144,3 +217,78 @@ def _open_box(number: int, states: Flags, bound: float, circuit: PlainCircuit) -
         v = int(np.searchsorted(circuit.columns, column, side="right")) - 1
         return f"box {number} drops state {column - circuit.columns[v]} of query variable {v} without cause"
     return f"box {number} does not close: its bound is {bound:.12g}"
+
+
+Rows = tuple[Flags, Flags]  # boxes, and the states that end in each; none where the whole box ends
+
+
+def read_trees(arrays: Arrays, circuit: PlainCircuit) -> dict[int, Rows]:
+    """Map each sum node to the terminal boxes of its tree; reject trees that name unknown sums."""
+    node_of = {number: node for node, number in enumerate(circuit.numbers.tolist()) if number >= 0}
+    sizes, scopes = np.diff(circuit.columns), circuit.scopes()
+    budget, listed = circuit.budget, arrays["cap_nodes"]
+    trees = Trees(arrays, "cap_splits", "cap_kept", len(sizes), budget)
+    found: dict[int, Rows] = {}
+    if listed.ndim != 1 or listed.dtype.kind != "i" or len(listed) > len(node_of):
+        raise Rejected("the sums that have trees of caps are no list of sums of the circuit")
+    numbers: list[int] = listed.tolist()
+    for number in numbers:
+        if number not in node_of or node_of[number] in found:
+            raise Rejected(f"there is a tree of caps for sum {number}, which the query leaves nothing of, or two")
+        scope = [v for v in range(len(sizes)) if scopes[node_of[number]] >> v & 1]
+        starts = dict(zip(scope, (np.cumsum(sizes[scope]) - sizes[scope]).tolist(), strict=True))
+        rows: list[tuple[Flags, Flags]] = []
+        for row in trees.read(starts, sizes):
+            budget.hold(2.0 * (len(row[0]) + BOX_COST), "the boxes of trees of caps")
+            rows.append(row)
+        boxes, ending = zip(*rows, strict=True)
+        budget.need(2.0 * len(rows) * len(rows[0][0]), "the boxes of a tree of caps")
+        found[node_of[number]] = np.array(boxes), np.array(ending)
+    trees.end()
+    return found
+
+
+def caps_of(circuit: PlainCircuit, arrays: Arrays) -> Floats:
+    """Return an upper bound (nats) on each sum, by its number; inf for a sum without a tree."""
+    caps = np.full(int(circuit.numbers.max(initial=-1)) + 2, np.inf)
+    if "cap_nodes" not in arrays:
+        return caps
+    trees = read_trees(arrays, circuit)
+    for layer in circuit.layers:
+        nodes = np.array([node for node in layer.nodes.tolist() if node in trees], np.int64)
+        lengths = np.ceil(np.log2([len(trees[node][0]) for node in nodes.tolist()]))
+        waiting = [nodes[lengths == length] for length in np.unique(lengths)]  # padded to the longest
+        while waiting:
+            circuit.budget.look()
+            group = waiting.pop()
+            parts = circuit.below(group)
+            if parts is None:
+                waiting += [group[::2], group[1::2]]
+            else:
+                caps[circuit.numbers[group]] = _maxima(parts, [trees[node] for node in group.tolist()], caps)
+    return caps
+
+
+def _maxima(parts: PlainCircuit, trees: list[Rows], caps: Floats) -> Floats:
+    """Return, for each root, the largest bound over the terminal boxes of its tree."""
+    n_rows, width = max(len(boxes) for boxes, _ in trees), int(parts.columns[-1])
+    first = parts.columns[np.flatnonzero(np.diff(parts.root_of, prepend=-1))]
+    step, largest = max(1, MAX_COLUMNS // width), np.full(len(trees), -np.inf)
+    parts.budget.need(min(step, n_rows) * width * COLUMN_COST, "a batch of boxes")
+    for at in range(0, n_rows, step):
+        n_here, start = min(step, n_rows - at), 0
+        boxes, ending = (np.zeros((n_here, width), np.bool_) for _ in range(2))
+        is_row = np.zeros((n_here, len(trees)), np.bool_)
+        for k, (own, ends) in enumerate(trees):
+            own, ends = own[at : at + step], ends[at : at + step]
+            n, stop = len(own), start + own.shape[1]
+            boxes[:n, start:stop], ending[:n, start:stop] = own, ends
+            boxes[n:, start:stop] = True
+            is_row[:n, k] = True
+            start = stop
+        bound, each = parts.bounds(boxes, caps)
+        partly = np.maximum.reduceat(np.where(ending, each, -np.inf), first, axis=1)
+        is_part = np.logical_or.reduceat(ending, first, axis=1)
+        found = np.where(is_row, np.where(is_part, partly, bound), -np.inf)
+        largest = np.maximum(largest, found.max(axis=0))
+    return largest

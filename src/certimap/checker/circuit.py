@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.budget import FLOAT, CheckBudget
-from certimap.checker.graph import Flags, Graph
-from certimap.checker.layers import PlainLayer, product_runs, runs_of, upward
+from certimap.checker.graph import Flags, Graph, PlainLayer, product_runs, runs_of, upward
 from certimap.checker.models import Question
 from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
 

@@ -1,20 +1,167 @@
-"""The checker's densities and masses of real variables, besides the Gaussian.
+"""The checker's densities and masses of real variables, and the cells into which a proof cuts them, all rounded.
 
 Each formula is a sum of terms, and the sizes of the terms bound its rounding error. The codes of the kinds are the
 checker's own: model files may number kinds freely, and give their names. Each density has one peak, so that its
 largest value in an interval is at the mode, or at the end nearest to the mode.
+
+A leaf's value in a cell is its largest density there, so that bounds on cells hold for every value in them; if the
+variable is summed out, it is the leaf's mass. An observed value is a cell of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from certimap.checker.models import Arrays, Rejected
-from certimap.checker.normal import log_mass, log_peak, total_of
-from certimap.checker.student import log1p_of, log_student, square_of
+from certimap.checker.budget import CheckBudget
+from certimap.checker.models import Arrays, Question, Rejected
+from certimap.checker.numbers import UNIT, Floats, Ints
+
+HALF_LOG_2PI = 0.9189385332046727
+FARTHEST = 1e300  # nats below its peak; beyond, a density is bounded no closer
+SMALLEST = 5e-324  # spacing of the numbers next to 0
+
+
+def total_of(terms: Sequence[float], side: int) -> float:
+    """Return the sum of a few terms, each right to its last places, rounded to `side`."""
+    size = sum(abs(x) for x in terms)
+    if size <= FARTHEST:
+        return math.fsum(terms) + side * (16.0 + 8.0 * size) * UNIT
+    if side < 0:
+        return -math.inf
+    return -0.5 * FARTHEST if all(x <= 1e-3 * FARTHEST for x in terms) else math.inf
+
+
+def log_peaks(mean: Floats, sd: Floats, low: Floats, high: Floats, side: int) -> Floats:
+    """Return the logs of the largest densities in intervals, rounded to a side; arrays that broadcast."""
+    nearest = np.clip(mean, low, high)
+    with np.errstate(over="ignore"):
+        away = nearest - mean
+        scaled = np.where(np.isfinite(away), away / sd, (0.5 * nearest - 0.5 * mean) / sd * 2.0)
+        square = 0.5 * scaled * scaled
+    square = np.where(square > FARTHEST, FARTHEST if side > 0 else np.inf, square)  # NaN stays NaN
+    slack = 8.0 * np.where(np.isfinite(square), square, 0.0) + 2.0 * np.abs(np.log(sd)) + 4.0
+    return -square - np.log(sd) - HALF_LOG_2PI + side * slack * UNIT
+
+
+def log_peak(mean: float, sd: float, low: float, high: float, side: int) -> float:
+    """Return `log_peaks` for one leaf and one interval."""
+    return float(log_peaks(np.array(mean), np.array(sd), np.array(low), np.array(high), side))
+
+
+def log_mass(mean: float, sd: float, low: float, high: float, side: int) -> float:
+    """Return the log of a Gaussian's mass in an interval, or of its density at a single value, rounded."""
+    if low == high:
+        return log_peak(mean, sd, low, high, side)
+    a, b = _scaled(low, mean, sd), _scaled(high, mean, sd)
+    if math.isnan(a) or math.isnan(b):
+        return side * math.inf
+    if a + b > 0.0:
+        a, b = -b, -a  # a lies below the mean, and further from it than b
+    near, far = 0.5 * math.erfc(-b / math.sqrt(2.0)), 0.5 * math.erfc(-a / math.sqrt(2.0))
+    found: list[float] = []
+    if near > 1e-290:  # the rounding of b matters below the mean, where tails are steep
+        error = (8.0 + 4.0 * min(b, 0.0) ** 2) * near + ((8.0 + 4.0 * a * a) * far if far > 0.0 else 0.0)
+        mass = near - far + side * error * UNIT
+        found += [total_of([math.log(mass)], side)] if mass > 0.0 else []
+    if math.isfinite(b) and b < -1.0 and (side > 0 or a == -math.inf):  # Mills' ratio lies between these
+        slope = 0.0 if side > 0 else -math.log1p(1.0 / (b * b))
+        found.append(total_of([-0.5 * b * b, -HALF_LOG_2PI, -math.log(-b), slope], side))
+    width = (high - low) / sd + side * SMALLEST
+    if math.isfinite(a) and math.isfinite(b) and 0.0 < width < math.inf:
+        ends = -0.5 * a * a, -0.5 * b * b
+        height = (0.0 if b >= 0.0 else ends[1]) if side > 0 else ends[0]
+        found.append(total_of([height, -HALF_LOG_2PI, math.log(width)], side))
+    return min(found, default=-600.0) if side > 0 else max(found, default=-math.inf)
+
+
+def _scaled(x: float, mean: float, sd: float) -> float:
+    away = x - mean
+    return away / sd if math.isfinite(away) else (0.5 * x - 0.5 * mean) / sd * 2.0
+
+
+SERIES_TERMS = 1 << 14
+LOG_HALF = -math.log(2.0)
+
+
+def square_of(p: Sequence[float], x: float) -> Fraction:
+    """Return z^2 / dof at x."""
+    return (Fraction(x) - Fraction(p[0])) ** 2 / (Fraction(p[1]) ** 2 * Fraction(p[2]))
+
+
+def log1p_of(ratio: Fraction) -> float:
+    """Return ln(1 + ratio), right to its last places."""
+    if ratio < 1e300:
+        return math.log1p(ratio)
+    return math.log(ratio.numerator) - math.log(ratio.denominator)
+
+
+def log_halves(p: Sequence[float], x: float, side: int) -> tuple[float, float]:
+    """Return the logs of the masses between the centre and a value, and beyond the value, rounded to a side.
+
+    With r = z^2 / dof, u = r / (1 + r) and I the regularised incomplete beta function, the masses are
+    I_u(1/2, dof/2) / 2 and I_(1-u)(dof/2, 1/2) / 2. One is computed, and the other is 1/2 minus it.
+    """
+    if x == p[0] or math.isinf(x):
+        return (-math.inf, LOG_HALF) if x == p[0] else (LOG_HALF, -math.inf)
+    r, half = square_of(p, x), 0.5 * p[2]
+    is_far = r > 1 or (r > 0.005 and r * Fraction(p[2]) > 9)
+    a, b, odds = (half, 0.5, 1 / r) if is_far else (0.5, half, r)
+    ends = [_log_half_beta(a, b, odds, way) for way in (-1, 1)]
+    known = ends[side > 0]
+    left = 0.5 - math.exp(ends[side < 0]) + side * 4.0 * UNIT
+    other = math.log(left) if left > 0.0 else -math.inf
+    return (other, known) if is_far else (known, other)
+
+
+def _log_half_beta(a: float, b: float, odds: Fraction, side: int) -> float:
+    """Return ln(I_u(a, b) / 2), u = odds / (1 + odds), rounded to a side.
+
+    I_u(a, b) is u^a (1-u)^b / (a B(a, b)) times the sum over n of products of u (a + b + k) / (a + 1 + k), k < n
+    (DLMF 8.17.8). All terms are positive, and their ratios tend to u monotonically, so that a geometric series
+    bounds the rest.
+    """
+    u, total, term, factor, n = float(odds / (1 + odds)), 1.0, 1.0, math.inf, 0
+    while n < SERIES_TERMS and (factor >= 1.0 or term > 1e-18 * total):
+        term *= u * (a + b + n) / (a + 1.0 + n)
+        total += term
+        n += 1
+        factor = u * max(1.0, (a + b + n) / (a + 1.0 + n)) * (1.0 + 8.0 * UNIT)  # bounds every later ratio
+    if side > 0:
+        total = total + term * factor / (1.0 - factor) if factor < 1.0 else math.inf
+    if not total < math.inf:
+        return LOG_HALF if side > 0 else -math.inf
+    beta = [math.lgamma(a + b), -math.lgamma(a), -math.lgamma(b)]
+    powers = [-a * log1p_of(1 / odds), -b * log1p_of(odds)]
+    found = total_of(
+        [*powers, *beta, -math.log(a), math.log(total), LOG_HALF, side * (16.0 + 8.0 * n) * UNIT], side
+    )
+    return min(found, LOG_HALF) if side > 0 else found
+
+
+def log_student(p: Sequence[float], low: float, high: float, side: int) -> float:
+    """Return the log of the mass of an interval, rounded to a side."""
+    if low < p[0] < high:
+        first, second = (log_halves(p, x, side)[0] for x in (low, high))
+        top, least = max(first, second), min(first, second)
+        return total_of([top, math.log1p(math.exp(least - top))], side) if top > -math.inf else top
+    near, far = (low, high) if low >= p[0] else (high, low)
+    inside, beyond = log_halves(p, far, side)[0], log_halves(p, near, side)[1]
+    inside_less, beyond_less = log_halves(p, near, -side)[0], log_halves(p, far, -side)[1]
+    found = _less(inside, inside_less, side), _less(beyond, beyond_less, side)
+    return min(found) if side > 0 else max(found)
+
+
+def _less(more: float, less: float, side: int) -> float:
+    """Return ln(e^more - e^less), rounded to a side."""
+    gap = less - more - side * 8.0 * UNIT * (1.0 + abs(more) + abs(less)) if less > -math.inf else less
+    return total_of([more, math.log(-math.expm1(gap))], side) if gap < 0.0 else -math.inf
+
 
 TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
 NAMES = {
@@ -157,3 +304,87 @@ def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
         logs.append(logs[0] + math.log(ratio / (1.0 - ratio)))
     peak = max(logs)
     return total_of([peak, math.log(math.fsum(math.exp(x - peak) for x in logs))], side)
+
+
+Edges = Mapping[int, Floats]
+CELLS = 256  # cells of a leaf evaluated between two readings of the clock
+GAUSSIAN = 1
+REAL_KINDS = (GAUSSIAN, *KINDS)
+
+
+def edges_of(
+    variables: Sequence[Mapping[str, Any]], arrays: Arrays, queried: Ints, point: Floats | None = None
+) -> Edges:
+    """Return the ends of every real variable's cells, ascending, by its position in the model.
+
+    Queried variables are cut as the proof says. Given `point`, a value for each queried variable, such a variable
+    has one cell, which holds that value alone.
+    """
+    found: dict[int, Floats] = {}
+    real = [v for v, variable in enumerate(variables) if "states" not in variable]
+    if not real:
+        return found
+    intervals, cuts, ptr = arrays["intervals"], arrays["cuts"], arrays["cut_ptr"]
+    if (
+        intervals.shape != (len(variables), 2)
+        or np.any(np.isnan(intervals))
+        or cuts.ndim != 1
+        or ptr.dtype.kind != "i"
+        or ptr.shape != (len(queried) + 1,)
+        or not 0 <= ptr[0] <= ptr[-1] == len(cuts)
+        or np.any(ptr[1:] < ptr[:-1])
+    ):
+        raise Rejected("the proof's intervals do not fit the model")
+    for v in real:
+        least, most = (float(x) for x in variables[v]["interval"])
+        low, high = max(least, float(intervals[v, 0])), min(most, float(intervals[v, 1]))
+        inner = np.zeros(0)
+        if v in queried:
+            k = int(np.flatnonzero(queried == v)[0])
+            inner = cuts[ptr[k] : ptr[k + 1]]
+            if point is not None:
+                value = float(point[k])
+                if not low <= value <= high:
+                    raise Rejected(f"the answer {value!r} lies outside of what its variable is confined to")
+                low, high, inner = value, value, inner[:0]
+        ends = np.concatenate([[low], inner, [high]])
+        if not low <= high or low == np.inf or high == -np.inf:
+            raise Rejected("the proof's interval of a real variable holds no number")
+        # the first cell may hold the end of the interval alone, which belongs to it
+        begins = not len(inner) or inner[0] > low or inner[0] == low > -np.inf
+        if len(inner) and not (begins and np.all(ends[2:] > ends[1:-1])):
+            raise Rejected("the proof's cuts of a real variable do not ascend inside its interval")
+        found[v] = ends
+    return found
+
+
+def in_cells(question: Question, edges: Edges) -> Question:
+    """Return the question with the cells of each real variable as its states."""
+    sizes, logs = question.sizes.copy(), list(np.split(question.log_weights, question.offsets[1:-1]))
+    for v, ends in edges.items():
+        sizes[v], logs[v] = len(ends) - 1, np.zeros(len(ends) - 1)
+    return Question(sizes, question.queried, np.concatenate(logs))
+
+
+def leaf_logs(
+    kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: CheckBudget
+) -> Floats:
+    """Return the log values of leaves of a kind (one row of parameters each), shape (leaves, cells).
+
+    A value at which two cells meet belongs to the lower one.
+    """
+    low, high = ends[:-1].copy(), ends[1:]
+    low[1:] = np.nextafter(low[1:], np.inf)
+    if kind == GAUSSIAN and is_queried:
+        return log_peaks(params[:, :1], params[:, 1:2], low, high, side)
+    of_leaf = log_largest if is_queried else log_share
+    rows = params.tolist()
+    if kind == GAUSSIAN:
+        return np.array([[log_mass(p[0], p[1], float(low[0]), float(high[-1]), side)] for p in rows])
+    out = np.empty((len(rows), len(low)))
+    for k, p in enumerate(rows):
+        for at in range(0, len(low), CELLS):
+            budget.look()
+            cells = zip(low[at : at + CELLS].tolist(), high[at : at + CELLS].tolist(), strict=True)
+            out[k, at : at + CELLS] = [of_leaf(kind, p, a, b, side) for a, b in cells]
+    return out

@@ -14,12 +14,22 @@ from typing import Any
 import numpy as np
 
 from certimap.checker.graph import Graph
-from certimap.checker.leaves import EXPONENTIAL, LAPLACE, STUDENT_T, TRUNCATED, UNIFORM, log_density, support
+from certimap.checker.leaves import (
+    EXPONENTIAL,
+    GAUSSIAN,
+    HALF_LOG_2PI,
+    LAPLACE,
+    STUDENT_T,
+    TRUNCATED,
+    UNIFORM,
+    Edges,
+    log_density,
+    log_mass,
+    support,
+)
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected
-from certimap.checker.normal import HALF_LOG_2PI, log_mass
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
-from certimap.checker.real import GAUSSIAN, Edges
 
 SMOOTH = (GAUSSIAN, TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T)
 MOST_PARTS, MOST_LEAVES = 8000, 64_000

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from certimap.checker.budget import FLOAT, CheckBudget
+from certimap.checker.leaves import HALF_LOG_2PI
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected, reduce, refuse_huge, tables_of
 from certimap.checker.network import value_at
-from certimap.checker.normal import HALF_LOG_2PI
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 
 WORKING = 8  # copies of all covariances held at once

@@ -9,26 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from certimap.checker.asked import question_in_words, shown
-from certimap.checker.boxes import check_boxes
+from certimap.checker.boxes import caps_of, check_boxes, check_every_point, check_residual, read_points
 from certimap.checker.buckets import ProofBuckets
 from certimap.checker.budget import FLOAT, CheckBudget
-from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of, values_at
-from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
+from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim, question_in_words, shown
 from certimap.checker.elimination import check_vectors
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.graph import read_graph
-from certimap.checker.leaves import with_own_codes
+from certimap.checker.leaves import edges_of, in_cells, with_own_codes
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
 from certimap.checker.models import Arrays, Question, ReducedModel, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.normals import is_normal, normals_of
 from certimap.checker.numbers import Ints
-from certimap.checker.points import check_every_point, check_residual, read_points
-from certimap.checker.real import edges_of, in_cells
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 

@@ -70,10 +70,9 @@ def of_network(
 
 def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
     """Prove an answer by steps; if it is not certified, prove an upper bound on all assignments."""
-    from certimap.proofs.relaxations import bounded, covered
+    from certimap.proofs.relaxations import bounded, covered, order_of_values
     from certimap.proofs.script import Script
     from certimap.proofs.steps import steps_of
-    from certimap.proofs.sums import order_of_values
 
     control = Control.starting_now(seconds)
     certificate = result.certificate

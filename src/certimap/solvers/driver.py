@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from certimap.certify import bounds
-from certimap.certify.certificate import issue
+from certimap.certify.certificate import issue, pareto_front
+from certimap.certify.external import own_source
 from certimap.certify.ledger import Ledger
-from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.certify.sources import own_source
 from certimap.core.arguments import seed_checked
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Draws, Finds, Posterior

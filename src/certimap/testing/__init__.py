@@ -5,7 +5,14 @@ from certimap.testing.check_posterior import check_posterior
 from certimap.testing.check_solver import check_solver
 from certimap.testing.density_cases import DensityCases
 from certimap.testing.enumeration import random_boxes
-from certimap.testing.models import random_circuit, random_domain, random_table
+from certimap.testing.models import (
+    BoundedTable,
+    IntervalTable,
+    TablePosterior,
+    random_circuit,
+    random_domain,
+    random_table,
+)
 from certimap.testing.posterior_cases import (
     BoundCases,
     DecodeCases,
@@ -15,7 +22,6 @@ from certimap.testing.posterior_cases import (
     ProbeCases,
     TwoSidedCases,
 )
-from certimap.testing.posteriors import BoundedTable, IntervalTable, TablePosterior
 from certimap.testing.solver_cases import SolverCases
 
 __all__ = [

@@ -1,14 +1,176 @@
-"""Small random models with difficult features: zeros, ties, one-state variables, shared nodes."""
+"""Small random models with difficult features, and dense tables as posteriors, which enumerate every answer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
+from certimap.core.posterior import Facts, LogInterval
+from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.testing.posteriors import TablePosterior
+
+
+class TablePosterior:
+    """A distribution given by its table; implements `BoxPosterior` by enumeration.
+
+    Parameters
+    ----------
+    domain
+        Categorical variables only; at most 2^22 joint states.
+    probs
+        Nonnegative weights, shape (K_1, ..., K_n) or flat with the last variable fastest; normalised.
+    log_evidence
+        ln p(e) in nats, or None if unknown.
+    looseness
+        Nats added to every `log_bound`, to imitate loose bounds.
+    """
+
+    def __init__(
+        self,
+        domain: Domain | Sequence[int],
+        probs: Any,
+        *,
+        log_evidence: float | None = 0.0,
+        looseness: float = 0.0,
+    ) -> None:
+        self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
+        if not self._domain.is_discrete:
+            raise ModelError("a table needs categorical variables only")
+        weights: NDArray[np.float64] = np.array(probs, np.float64).reshape(-1)
+        n = int(np.prod(self._domain.n_states))
+        if weights.shape != (n,) or not np.all(weights >= 0.0) or not 0.0 < weights.sum() < np.inf:
+            raise ModelError(f"a table over {n} joint states needs as many nonnegative weights, not all zero")
+        self.probs: NDArray[np.float64] = weights / weights.sum()
+        with np.errstate(divide="ignore"):
+            self._log_probs = np.log(self.probs)
+        self._facts = Facts.of(self._domain, log_evidence=log_evidence)
+        self.looseness = looseness
+        sizes = tuple(int(k) for k in self._domain.n_states)
+        self.points: Points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1).astype(np.int16)
+        self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
+
+    @property
+    def domain(self) -> Domain:
+        return self._domain
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, from the union of disjoint boxes if given."""
+        probs = self.probs
+        if boxes is not None:
+            probs = probs * np.any(self._inside(boxes), axis=0)
+        total: NDArray[np.float64] = np.cumsum(probs)
+        if not total[-1] > 0.0:
+            raise ModelError("the boxes to sample from have no mass")
+        u = rng.random(n) * float(total[-1])
+        last = int(np.flatnonzero(probs)[-1])  # rounding never lands on a state without mass
+        rows: NDArray[np.int64] = np.searchsorted(total, u, side="right").astype(np.int64)
+        return self.points[np.minimum(rows, last)]
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self._log_probs[self.rows(points)]
+
+    def rows(self, points: Points) -> NDArray[np.int64]:
+        """Return the index of each point in the flat table, shape (batch,)."""
+        return np.asarray(points, np.int64) @ self._strides
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore"):
+            return np.log(self._inside(boxes) @ self.probs)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        best = np.where(self._inside(boxes), self._log_probs[None, :], -np.inf).max(axis=1, initial=-np.inf)
+        return np.minimum(best + self.looseness, 0.0)
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self._each(boxes, self.log_mass)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self._each(boxes, self.log_bound)
+
+    def _each(self, boxes: Boxes, answer: Any) -> NDArray[np.float64]:
+        out = np.empty(boxes.mask.shape)
+        offsets = self._domain.offsets
+        for i in range(len(self._domain)):
+            for column in range(int(offsets[i]), int(offsets[i + 1])):
+                mask = boxes.mask.copy()
+                mask[:, offsets[i] : offsets[i + 1]] = False
+                mask[:, column] = True
+                out[:, column] = answer(Boxes(self._domain, mask))
+        return out
+
+    def _inside(self, boxes: Boxes) -> NDArray[np.bool_]:
+        """Whether each joint state is in each box, shape (batch, n_joint)."""
+        held = np.ones((len(boxes), len(self.points)), np.bool_)
+        for i in range(len(self._domain)):
+            held &= boxes.mask[:, self._domain.offsets[i] + self.points[:, i].astype(np.int64)]
+        return held
+
+
+class BoundedTable:
+    """A table of ln p(q, e) with bounds on boxes only: no p(e), no masses, no draws.
+
+    Parameters
+    ----------
+    table
+        The distribution.
+    log_evidence
+        ln p(e), included in `log_prob` and the bounds but not in `facts`.
+    """
+
+    def __init__(self, table: TablePosterior, log_evidence: float = -7.0) -> None:
+        self.table, self.log_scale = table, log_evidence
+
+    @property
+    def domain(self) -> Domain:
+        return self.table.domain
+
+    @property
+    def facts(self) -> Facts:
+        return Facts.of(self.domain, is_normalised=False)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self.table.log_prob(points) + self.log_scale
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self.table.log_bound(boxes) + self.log_scale
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self.table.log_bound_each(boxes) + self.log_scale
+
+
+class IntervalTable(BoundedTable):
+    """A `BoundedTable` with two-sided values, `gap` nats from the truth at each point.
+
+    Parameters
+    ----------
+    table, log_evidence
+        As in `BoundedTable`.
+    gap
+        Nonnegative, shape (n_points,) in the order of `table.points`.
+    """
+
+    def __init__(self, table: TablePosterior, gap: NDArray[np.float64], log_evidence: float = -7.0) -> None:
+        super().__init__(table, log_evidence)
+        self.gap = gap
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self.log_prob_interval(points).lower
+
+    def log_prob_interval(self, points: Points) -> LogInterval:
+        value = super().log_prob(points)
+        gap = self.gap[self.table.rows(points)]
+        return LogInterval(value - gap, value + gap)
 
 
 def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_states: int = 4) -> Domain:

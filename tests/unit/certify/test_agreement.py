@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.certify.agreement import FALSE_ALARMS, Agreement
+from certimap.certify.draw_record import FALSE_ALARMS, Agreement
 from certimap.errors import ModelError
 
 LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
@@ -54,7 +54,7 @@ def test_right_samplers_are_called_wrong_less_often_than_said():
             ids = rng.choice(5, 40, p=p)
             agreement.see(ids.astype(np.int64), log_p[ids])
             assert agreement.contradiction(log_p) is None
-        from certimap.certify.agreement import _log_ratio
+        from certimap.certify.draw_record import _log_ratio
 
         parts = [_log_ratio(n, agreement._hits[i], log_p[i]) for i, n in agreement._draws.items()]
         ratios.append(math.exp(math.fsum(parts)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hashing_twin import distinct_ids, exact_running_sums
 
-from certimap.certify.atoms import AtomStore
+from certimap.certify.evaluated import AtomStore
 from certimap.core.domain import Domain, Real
 from certimap.kernels.hashing import running_sums
 

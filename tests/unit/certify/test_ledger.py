@@ -10,10 +10,9 @@ import pytest
 
 import certimap as cm
 from certimap.certify.books import Books
-from certimap.certify.certificate import issue
+from certimap.certify.certificate import issue, pareto_front
+from certimap.certify.external import Source, own_source
 from certimap.certify.ledger import Ledger
-from certimap.certify.pareto import pareto_front
-from certimap.certify.sources import Source, own_source
 from certimap.core.posterior import Facts, LogInterval
 from certimap.core.result import CertificateKind, Rule
 from certimap.testing import TablePosterior

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certimap.certify.books import Books
-from certimap.certify.certificate import issue
-from certimap.certify.ledger import Ledger
-from certimap.certify.merging import is_partition
-from certimap.certify.pareto import pareto_front
-from certimap.certify.sources import own_source
+from certimap.certify.certificate import issue, pareto_front
+from certimap.certify.external import own_source
+from certimap.certify.ledger import Ledger, is_partition
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain, Real

@@ -12,13 +12,12 @@ import certimap as cm
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
 from certimap.certify.draw_record import DrawRecord
-from certimap.certify.evaluated import Evaluated
+from certimap.certify.evaluated import Evaluated, Ranking
 from certimap.certify.ledger import Ledger
-from certimap.certify.ranking import Ranking
 from certimap.core.control import Control
 from certimap.core.result import CertificateKind
 from certimap.testing import TablePosterior
-from certimap.testing.posteriors import BoundedTable, IntervalTable
+from certimap.testing.models import BoundedTable, IntervalTable
 
 
 def at(*states: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.checker import Proof
+from certimap.checker.boxes import caps_of
 from certimap.checker.budget import CheckBudget
-from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of
 from certimap.checker.graph import read_graph
 from certimap.checker.models import Question

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.normal import log_mass, log_peaks
+from certimap.checker.leaves import log_mass, log_peaks
 from certimap.testing.models import random_circuit
 from certimap_lab.proofs import random_case, solved
 

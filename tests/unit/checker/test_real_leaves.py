@@ -11,8 +11,8 @@ from scipy import stats
 import certimap as cm
 from certimap.checker import Proof, check_arrays
 from certimap.checker import leaves as ours
+from certimap.checker.leaves import log_mass
 from certimap.checker.models import fingerprint
-from certimap.checker.normal import log_mass
 from certimap.io.native import exported
 
 LAWS = {

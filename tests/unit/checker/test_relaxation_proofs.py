@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.models import Rejected
-from certimap.checker.network import PlainNetwork, boxes_beside, parts_of, value_at
+from certimap.checker.network import PlainNetwork, _power_sum, boxes_beside, parts_of, value_at
 from certimap.checker.numbers import log_sum
-from certimap.checker.products import _power_sum
 from certimap.checker.steps import GROUP, _Reader
 from certimap.core.control import Control
 from certimap.core.query import make_query
@@ -22,10 +21,9 @@ from certimap.errors import ParseError
 from certimap.networks import Factor, MarkovNetwork
 from certimap.networks.relaxation.partition import nuisance_first
 from certimap.proofs import reduced_network
-from certimap.proofs.relaxations import Relaxed, covered, problem_of
+from certimap.proofs.relaxations import Relaxed, Sums, covered, order_of_values, problem_of
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
-from certimap.proofs.sums import Sums, order_of_values
 from certimap_lab.proofs import random_case, solved
 
 
@@ -195,7 +193,7 @@ def test_answers_of_a_list_are_proved_beside_each_other():
 
 
 def test_a_plan_splits_until_hidden_variables_fit(monkeypatch):
-    monkeypatch.setattr("certimap.proofs.sums.HANDY_BITS", 3.0)
+    monkeypatch.setattr("certimap.proofs.relaxations.HANDY_BITS", 3.0)
     model = grid(5, 1.0)
     names = list(model.domain.names[::3])
     result = cm.map_query(model, names, epsilon=0, delta=0, rng=0)

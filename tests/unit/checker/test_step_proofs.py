@@ -11,8 +11,7 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.budget import CheckBudget
 from certimap.checker.models import PlainTable, ReducedModel, Rejected
-from certimap.checker.network import PlainNetwork, boxes_beside, value_at
-from certimap.checker.products import maximised, summed
+from certimap.checker.network import PlainNetwork, boxes_beside, maximised, summed, value_at
 from certimap.checker.steps import (
     BACK,
     CLOSE,
@@ -97,7 +96,7 @@ def test_every_step_bounds_from_above(seed):
 @pytest.mark.parametrize("block", [1, 8, 2**16])
 @pytest.mark.parametrize("seed", range(20))
 def test_an_elimination_in_blocks_is_never_below_the_exact_maximum(monkeypatch, seed, block):
-    monkeypatch.setattr("certimap.checker.products.BLOCK", block)
+    monkeypatch.setattr("certimap.checker.network.BLOCK", block)
     rng = np.random.default_rng(seed)
     sizes = {v: int(rng.integers(1, 5)) for v in range(5)}
     scopes = {(0,), *(tuple(sorted({0, *rng.permutation(5)[:k].tolist()})) for k in rng.integers(1, 5, 6))}
@@ -123,7 +122,7 @@ def test_an_elimination_in_blocks_is_never_below_the_exact_maximum(monkeypatch, 
 @pytest.mark.parametrize("block", [1, 8, 2**16])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sum_in_blocks_is_on_its_side_of_the_exact_one(monkeypatch, seed, block, side):
-    monkeypatch.setattr("certimap.checker.products.BLOCK", block)
+    monkeypatch.setattr("certimap.checker.network.BLOCK", block)
     rng = np.random.default_rng(seed)
     sizes = {v: int(rng.integers(1, 5)) for v in range(5)}
     scopes = {(0,), *(tuple(sorted({0, *rng.permutation(5)[:k].tolist()})) for k in rng.integers(1, 5, seed))}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import certimap
 from certimap.ask.replay import read_records
-from certimap.core.result import Certificate, MapResult
+from certimap.core.domain import Label
+from certimap.core.result import Certificate, CertificateKind, MapResult
 from certimap.core.summary import (
     certificate_sentence,
     facts_of,
@@ -20,11 +23,107 @@ from certimap.core.summary import (
     warnings_of,
 )
 from certimap.errors import QueryError
-from certimap.explanations import Explanation
+from certimap.explanations import Explanation, Swing, Tolerance
 from certimap.explanations.reports.reading import explanation_of, result_of
-from certimap.explanations.reports.tables import escaped, table
-from certimap.explanations.reports.why import why
 from certimap.io.files import AnyPath
+
+_MAX_ROWS = 400  # of a table of variables; the rest is counted
+
+
+def table(caption: str, head: Sequence[str] | None, rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """Return a table whose first column heads its rows; it scrolls by keyboard where it is too wide or long."""
+    held = list(rows)
+    more = (
+        f"<p>and {len(held) - _MAX_ROWS:,} more, which the result file holds</p>" if len(held) > _MAX_ROWS else ""
+    )
+    columns = "".join(f"<th scope='col'>{escaped(name)}</th>" for name in head or ())
+    bodies = ((row[0], "".join(f"<td>{escaped(cell)}</td>" for cell in row[1:])) for row in held[:_MAX_ROWS])
+    lines = "".join(f"<tr><th scope='row'>{escaped(name)}</th>{cells}</tr>" for name, cells in bodies)
+    return (
+        f"<div class='scroll' tabindex='0' role='group' aria-label='{escaped(caption)}'><table class='{kind}'>"
+        f"<caption>{escaped(caption)}</caption>{f'<thead><tr>{columns}</tr></thead>' if head else ''}"
+        f"<tbody>{lines}</tbody></table>{more}</div>"
+    )
+
+
+def escaped(text: object) -> str:
+    """Escape text for HTML, including attribute values in quotes."""
+    return html.escape(str(text), quote=True)
+
+
+def why(explained: Explanation) -> str:
+    """Return an explanation as HTML, each part with its certificate."""
+    parts: list[str] = []
+    if explained.superseded is not None:
+        text = "Another assignment is more probable than the one above. The following explains that one."
+        parts.append(f"<p><strong>{text}</strong></p>")
+    parts += [_lead(explained), _swings(explained)]
+    free = explained.log_odds_free
+    if free > 0.0:
+        text = (
+            f"The odds of any one table entry may change by a factor of {_times(free)}; the answer stays (proved)."
+        )
+        parts.append(f"<p>{text}</p>")
+    if explained.tolerances:
+        head = ("table entry", "is", "may move from", "to", "proof")
+        rows = [_range(t) for t in explained.tolerances]
+        parts.append(table("How far single table entries may move before the answer changes", head, rows))
+    return "".join(parts)
+
+
+def _lead(explained: Explanation) -> str:
+    lead = explained.lead
+    if lead is None:
+        return "<p>There is no other assignment.</p>"
+    answer = explained.answer.assignment if explained.superseded is None else None
+    if lead.nats == math.inf:
+        return f"<p>No other assignment is possible ({_proof(lead.kind)}).</p>"
+    changes = {n: s for n, s in lead.runner_up.items() if answer is None or s != answer[n]}
+    where = f"the next best, which has {escaped(_changes(changes))}"
+    if lead.nats == 0.0:
+        return f"<p>It is exactly as probable as {where} ({_proof(lead.kind)}).</p>"
+    return f"<p>It is {_times(lead.nats)} times as probable as {where} ({_proof(lead.kind)}).</p>"
+
+
+def _swings(explained: Explanation) -> str:
+    """Show the answer without each observation, and with alternative states that change it."""
+    if not explained.removed:
+        return ""
+    text = _table_of("The answer without one of the observations", "without", explained.removed)
+    if explained.changed:
+        return text + _table_of("Other states that would change the answer", "with", explained.changed)
+    return f"{text}<p>No other state of a single observation changes the answer.</p>"
+
+
+def _table_of(caption: str, word: str, swings: Sequence[Swing]) -> str:
+    rows = [
+        (
+            s.variable if s.state is None else f"{s.variable} = {s.state}",
+            "the evidence is impossible" if s.kind is None else _changes(s.changes) or "the answer stays",
+            "" if s.kind is None else _proof(s.kind),
+        )
+        for s in swings
+    ]
+    return table(caption, (word, "the answer has", "proof"), rows)
+
+
+def _range(t: Tolerance) -> tuple[str, ...]:
+    given = _changes(t.given)
+    entry = f"P({t.variable} = {t.state}{' | ' if given else ''}{given})"
+    return entry, f"{t.value:.4g}", f"{t.low:.4g}", f"{t.high:.4g}", _proof(t.kind)
+
+
+def _changes(changes: Mapping[str, Label]) -> str:
+    return ", ".join(f"{name} = {label}" for name, label in changes.items())
+
+
+def _times(nats: float) -> str:
+    return f"{math.exp(nats):.4g}" if nats < 600.0 else f"e^{nats:.4g}"
+
+
+def _proof(kind: CertificateKind) -> str:
+    return "proved" if kind is CertificateKind.EXACT else "not proved"
+
 
 MAX_ANSWERS = 100
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
