@@ -29,21 +29,12 @@ _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller qu
 
 @dataclass(frozen=True)
 class BatchRow:
-    """One query of a batch.
+    """One query of a batch."""
 
-    Attributes
-    ----------
-    label
-        The row's name in results.
-    ask
-        Returns variables and evidence for `map_query`; its exceptions count as the row's failure.
-    place
-        A prefix of the row's errors when they are raised; "" for none.
-    """
-
-    label: Any
+    label: Any  # the row's name in results
+    # returns variables and evidence for `map_query`; its exceptions count as the row's failure
     ask: Callable[[], tuple[Any, Any]]
-    place: str
+    place: str  # a prefix of the row's errors when they are raised; "" for none
 
 
 class _Sent(NamedTuple):

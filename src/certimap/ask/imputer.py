@@ -36,18 +36,11 @@ ROWS_TOGETHER = 128  # rows per task of the pool; seeds are per task, so that th
 
 
 class Imputation(NamedTuple):
-    """A filled table, with certificates.
+    """A filled table, with certificates."""
 
-    Attributes
-    ----------
-    filled
-        The table, of the same type as the input.
-    results
-        For each row the `MapResult` of its missing cells, with its certificate; None for a complete row.
-        Intervals of numbers (see `MapImputer`) appear as their state numbers.
-    """
-
-    filled: Any
+    filled: Any  # the table, of the same type as the input
+    # for each row the `MapResult` of its missing cells, with its certificate; None for a complete row. Intervals
+    # of numbers (see `MapImputer`) appear as their state numbers.
     results: list[MapResult | None]
 
 

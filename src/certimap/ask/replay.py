@@ -224,20 +224,11 @@ def _position(variable: Categorical, k: Any) -> int:
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of replaying a recorded query.
+    """The result of replaying a recorded query."""
 
-    Attributes
-    ----------
-    result
-        The new answer.
-    differences
-        Sentences: the recorded value and the new value.
-    notes
-        Sentences: possible causes of differences, such as another version or processor.
-    """
-
-    result: MapResult
-    differences: list[str] = field(default_factory=list[str])
+    result: MapResult  # the new answer
+    differences: list[str] = field(default_factory=list[str])  # sentences: the recorded value and the new value
+    # sentences: possible causes of differences, such as another version or processor
     notes: list[str] = field(default_factory=list[str])
 
     @property

@@ -194,63 +194,31 @@ def _of_part(record: DrawRecord, log_unseen: float, log_kth: float, epsilon: flo
 
 @dataclass(frozen=True)
 class Standing:
-    """The request of a run, and its proofs before a batch of draws; all logs are natural.
+    """The request of a run, and its proofs before a batch of draws; all logs are natural."""
 
-    Attributes
-    ----------
-    epsilon, delta, tolerance, top_k
-        As in the ledger.
-    slack
-        Rounding error of logs, in nats.
-    has_masses
-        Whether draws and evaluated mass prove anything without an assumption.
-    lipschitz
-        A Lipschitz assumption under which draws are judged too, or None.
-    log_kth_best
-        ln of the top_k-th best probability.
-    log_rival
-        The largest upper bound of an evaluated point that is not among the best.
-    log_proved
-        The smallest bound on ln p of all unevaluated points.
-    log_closed
-        The largest bound on ln p in closed boxes.
-    """
-
-    epsilon: float
+    epsilon: float  # as in the ledger
     delta: float
     tolerance: float
     top_k: int
-    slack: float
-    has_masses: bool
-    lipschitz: Lipschitz | None
-    log_kth_best: float
-    log_rival: float
-    log_proved: float
-    log_closed: float
+    slack: float  # rounding error of logs, in nats
+    has_masses: bool  # whether draws and evaluated mass prove anything without an assumption
+    lipschitz: Lipschitz | None  # a Lipschitz assumption under which draws are judged too, or None
+    log_kth_best: float  # ln of the top_k-th best probability
+    log_rival: float  # the largest upper bound of an evaluated point that is not among the best
+    log_proved: float  # the smallest bound on ln p of all unevaluated points
+    log_closed: float  # the largest bound on ln p in closed boxes
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of evaluated draws that the ledger has not absorbed yet.
+    """A batch of evaluated draws that the ledger has not absorbed yet."""
 
-    Attributes
-    ----------
-    n_rows
-        The number of draws.
-    first_rows
-        shape (n_new,): the draws that brought a new point, in order.
-    sums, lost
-        shape (n_new,): the evaluated mass after each new point, and its compensation; empty if masses do not
-        apply.
-    log_r
-        ln of the open mass that the draws came from.
-    """
-
-    n_rows: int
-    first_rows: NDArray[np.int64]
+    n_rows: int  # the number of draws
+    first_rows: NDArray[np.int64]  # shape (n_new,): the draws that brought a new point, in order
+    # shape (n_new,): the evaluated mass after each new point, and its compensation; empty if masses do not apply
     sums: NDArray[np.float64]
     lost: NDArray[np.float64]
-    log_r: float
+    log_r: float  # ln of the open mass that the draws came from
 
 
 def stopping_row(

@@ -41,21 +41,11 @@ EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q 
 
 @dataclass(frozen=True)
 class ExternalBound:
-    """An external bound on ln p*; a certificate that uses it names the source among its assumptions.
+    """An external bound on ln p*; a certificate that uses it names the source among its assumptions."""
 
-    Attributes
-    ----------
-    source
-        The name of the prover.
-    of
-        "log_prob": it bounds max ln p(q | e). "log_joint": it bounds max ln p(q, e), unnormalised or not.
-    log_value
-        Natural log of the bound.
-    """
-
-    source: str
-    of: str
-    log_value: float
+    source: str  # the name of the prover
+    of: str  # "log_prob": it bounds max ln p(q | e). "log_joint": it bounds max ln p(q, e), unnormalised or not.
+    log_value: float  # natural log of the bound
 
     @classmethod
     def read(cls, given: Any) -> ExternalBound | None:

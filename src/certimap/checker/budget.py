@@ -14,22 +14,12 @@ FLOAT = 8  # bytes of a number
 
 @dataclass(eq=False)
 class CheckBudget:
-    """Limits on time and memory: loops read the clock, and arrays are counted before they are allocated.
+    """Limits on time and memory: loops read the clock, and arrays are counted before they are allocated."""
 
-    Attributes
-    ----------
-    seconds, n_bytes
-        The limits.
-    end
-        When the time is up (`time.monotonic`).
-    held
-        Bytes of the arrays that are kept.
-    """
-
-    seconds: float = math.inf
+    seconds: float = math.inf  # the limits
     n_bytes: float = math.inf
-    end: float = math.inf
-    held: float = 0.0
+    end: float = math.inf  # when the time is up (`time.monotonic`)
+    held: float = 0.0  # bytes of the arrays that are kept
 
     @classmethod
     def starting_now(cls, seconds: float | None = SECONDS, n_bytes: float | None = BYTES) -> CheckBudget:

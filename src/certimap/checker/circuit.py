@@ -25,35 +25,18 @@ ROW_COST = 8  # numbers held per node and edge while a box is evaluated
 
 @dataclass(frozen=True, eq=False)
 class PlainCircuit:
-    """A circuit simplified by a query, or several of its subcircuits side by side.
+    """A circuit simplified by a query, or several of its subcircuits side by side."""
 
-    Attributes
-    ----------
-    columns
-        The first state of each variable, then the number of states; the states are the first nodes. Subcircuits
-        have separate variables, in the order of the subcircuits, so that one joint box holds a box of each.
-    layers
-        The tables first, the root last.
-    decides
-        For each node, whether its children allow disjoint sets of states of some variable.
-    numbers
-        For each sum, its number among the sums of the model; -1 for other nodes.
-    roots, root_of
-        The root of each subcircuit, and the subcircuit that each variable belongs to.
-    log_total
-        The log of the sum of all values, ln p(e).
-    budget
-        Limits on evaluating the circuit.
-    """
-
+    # the first state of each variable, then the number of states; the states are the first nodes. Subcircuits have
+    # separate variables, in the order of the subcircuits, so that one joint box holds a box of each.
     columns: Ints
-    layers: list[PlainLayer]
-    decides: Flags
-    numbers: Ints
-    roots: Ints
+    layers: list[PlainLayer]  # the tables first, the root last
+    decides: Flags  # for each node, whether its children allow disjoint sets of states of some variable
+    numbers: Ints  # for each sum, its number among the sums of the model; -1 for other nodes
+    roots: Ints  # the root of each subcircuit, and the subcircuit that each variable belongs to
     root_of: Ints
-    log_total: float
-    budget: CheckBudget
+    log_total: float  # the log of the sum of all values, ln p(e)
+    budget: CheckBudget  # limits on evaluating the circuit
 
     @cached_property
     def n_edges(self) -> int:

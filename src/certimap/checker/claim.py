@@ -81,19 +81,7 @@ BOUNDING = "steps"  # the only method that also proves bounds alone
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """The claim of a proof, its numbers checked.
-
-    Attributes
-    ----------
-    answers
-        States of the query variables, one row for each answer; 0 where a variable is real.
-    values
-        Values of the query variables, one row for each answer; NaN where a variable is categorical.
-    question
-        The query, in which real variables have no states.
-    log_joint
-        The claimed log value of the first answer (nats), or None.
-    """
+    """The claim of a proof, its numbers checked."""
 
     kind: str
     method: str
@@ -101,10 +89,11 @@ class Claim:
     delta: float
     tolerance: float
     log_upper: float
-    log_joint: float | None
+    log_joint: float | None  # the claimed log value of the first answer (nats), or None
+    # states of the query variables, one row for each answer; 0 where a variable is real
     answers: NDArray[np.int64]
-    values: Floats
-    question: Question
+    values: Floats  # values of the query variables, one row for each answer; NaN where a variable is categorical
+    question: Question  # the query, in which real variables have no states
 
     @classmethod
     def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: CheckBudget) -> Claim:

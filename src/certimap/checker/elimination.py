@@ -123,59 +123,32 @@ Box = list[Flags]
 
 @dataclass(eq=False)
 class Visit:
-    """A bucket whose children are eliminated one after the other.
-
-    Attributes
-    ----------
-    outside
-        Upper bound on the factors outside the subtree, by context and hidden state.
-    around
-        Upper bound on the factors besides the children's vectors: `outside` times the bucket's table.
-    later
-        `around`, then `around` times the bounds of the last child, of the last two, ...; popped from the end.
-    n_bytes
-        Bytes of `around` and `later`.
-    before
-        The product of the bounds of the finished children.
-    at
-        How many children are begun.
-    """
+    """A bucket whose children are eliminated one after the other."""
 
     k: int
-    outside: Floats
-    around: Floats
+    outside: Floats  # upper bound on the factors outside the subtree, by context and hidden state
+    around: Floats  # upper bound on the factors besides the children's vectors: `outside` times the bucket's table
+    # `around`, then `around` times the bounds of the last child, of the last two, ...; popped from the end
     later: list[Floats]
-    n_bytes: float
-    before: Floats | float = 0.0
-    at: int = 0
+    n_bytes: float  # bytes of `around` and `later`
+    before: Floats | float = 0.0  # the product of the bounds of the finished children
+    at: int = 0  # how many children are begun
 
 
 @dataclass(eq=False)
 class PlainElimination:
-    """One elimination of a box; the bounds of finished buckets tighten the bounds on the rest.
-
-    Attributes
-    ----------
-    bounds
-        For each bucket, upper bounds on the entries of its vectors, by context and hidden state.
-    level
-        The threshold less the allowance for ties (nats).
-    lost
-        Nats lost to ties so far, added over all sets.
-    states
-        For each query variable, a bound per state on the products of vectors with that state.
-    slop
-        Nats by which the bounds were raised; the rounding error of every vector must stay within it.
-    """
+    """One elimination of a box; the bounds of finished buckets tighten the bounds on the rest."""
 
     tree: ProofBuckets
     box: Box
+    # for each bucket, upper bounds on the entries of its vectors, by context and hidden state
     bounds: list[Floats]
-    slop: float
-    level: float
+    slop: float  # nats by which the bounds were raised; the rounding error of every vector must stay within it
+    level: float  # the threshold less the allowance for ties (nats)
     script: VectorScript
     budget: CheckBudget
-    lost: float = 0.0
+    lost: float = 0.0  # nats lost to ties so far, added over all sets
+    # for each query variable, a bound per state on the products of vectors with that state
     states: list[Floats] = field(default_factory=list[Floats])
 
     def run(self) -> bool:

@@ -60,24 +60,17 @@ def maxima_of(found: Vectors, shape: tuple[int, ...]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The rows listed, dropped and grouped, of one product, or of one set after its variable is eliminated.
+    """The rows listed, dropped and grouped, of one product, or of one set after its variable is eliminated."""
 
-    Attributes
-    ----------
-    listed
-        The rows of a product that may exceed the threshold, ascending; the other attributes number these from 0.
-    gone, lengths, members, counts
-        Rows dominated by combinations of others: the number of members of each, the members, and their weights. A
-        member is kept, or dropped later in this order for a combination of two or more.
-    groups
-        For each row left, in order, the number of its group; a group is replaced by its maximum. Empty: no groups.
-    """
-
+    # the rows of a product that may exceed the threshold, ascending; the other attributes number these from 0
     listed: Ints
+    # rows dominated by combinations of others: the number of members of each, the members, and their weights. A
+    # member is kept, or dropped later in this order for a combination of two or more.
     gone: Ints
     lengths: Ints
     members: Ints
     counts: Ints
+    # for each row left, in order, the number of its group; a group is replaced by its maximum. Empty: no groups.
     groups: Ints
 
     def loss(self, found: Vectors, budget: CheckBudget) -> float:

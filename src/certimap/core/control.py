@@ -30,28 +30,14 @@ class TimeUp(CertimapError):
 
 @dataclass(eq=False)
 class Control:
-    """Limits of one run, which its loops poll. The clock starts once the model has been read.
+    """Limits of one run, which its loops poll. The clock starts once the model has been read."""
 
-    Attributes
-    ----------
-    deadline
-        A value of `time.perf_counter()`, in seconds, or None.
-    max_nodes
-        Search nodes, or None.
-    max_memory
-        Bytes that conditioning and search may hold together, not counting the model. None: use
-        `default_max_memory`.
-    interrupted
-        Set when the user asks for the best answer so far.
-    busy
-        Whether bookkeeping that an interrupt must not break is under way.
-    """
-
-    deadline: float | None = None
-    max_nodes: int | None = None
+    deadline: float | None = None  # a value of `time.perf_counter()`, in seconds, or None
+    max_nodes: int | None = None  # search nodes, or None
+    # bytes that conditioning and search may hold together, not counting the model. None: use `default_max_memory`.
     max_memory: int | None = None
-    interrupted: bool = False
-    busy: bool = False
+    interrupted: bool = False  # set when the user asks for the best answer so far
+    busy: bool = False  # whether bookkeeping that an interrupt must not break is under way
 
     @classmethod
     def starting_now(

@@ -20,15 +20,9 @@ def at(place: str) -> Any:
 
 @dataclass(frozen=True)
 class Named:
-    """A function that is imported when it is first called.
+    """A function that is imported when it is first called."""
 
-    Attributes
-    ----------
-    place
-        Its place, "module:name".
-    """
-
-    place: str
+    place: str  # its place, "module:name"
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function."""

@@ -276,27 +276,15 @@ class Finds(Posterior, Protocol):
 
 
 class Tightening(NamedTuple):
-    """The result of an attempt at tighter bounds.
+    """The result of an attempt at tighter bounds."""
 
-    Attributes
-    ----------
-    work
-        Cost in edge visits.
-    is_paused
-        Whether searching now pays better than further tightening; the next call continues at a finer level.
-    is_complete
-        Whether nothing is left to tighten.
-    has_starts
-        Whether `starts` has new points; the search scores them, and continues tightening unless paused.
-    log_bound
-        Upper bound on all values in the given box, natural log, if one was found.
-    """
-
-    work: int
+    work: int  # cost in edge visits
+    # whether searching now pays better than further tightening; the next call continues at a finer level
     is_paused: bool
-    is_complete: bool
+    is_complete: bool  # whether nothing is left to tighten
+    # whether `starts` has new points; the search scores them, and continues tightening unless paused
     has_starts: bool = False
-    log_bound: float = math.inf
+    log_bound: float = math.inf  # upper bound on all values in the given box, natural log, if one was found
 
 
 class Prober(Protocol):

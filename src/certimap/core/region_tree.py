@@ -39,36 +39,22 @@ class RegionArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RegionTree:
-    """A rooted tree of regions, children first, the root last; the root's separator is empty.
+    """A rooted tree of regions, children first, the root last; the root's separator is empty."""
 
-    Attributes
-    ----------
-    arrays
-        Arrays for the kernels. Region r has the joint space (shared, own). The separator consists of `shared`
-        variables, which its children know too, and `rest`. In both, query variables come first (slowest), so a
-        joint position is ((shared_query, shared_hidden), own) and a separator position is
-        ((shared_query, shared_hidden), (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in
-        the order (separator, own). `mantissas` and `exponents` (empty if all are 0) hold the same without
-        loss. `column` is the first column of a queried own variable in masks, or -1.
-        `gather[map_ptr[c] + joint position]` is the separator position of the child in slot c.
-    parent, slot
-        int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children.
-    variable
-        int64, shape (n,): the query variable (position in the query's domain) of each region, or -1.
-    log_evidence
-        Natural log of the normalising constant that conditioning divided out.
-    log_error
-        A bound, in nats, on the effect of rounding in the tables on ln p of a point or box.
-    known
-        Cache of values that depend on the shape alone (see `of_shape`); trees of one shape may share it.
-    """
-
+    # arrays for the kernels. Region r has the joint space (shared, own). The separator consists of `shared`
+    # variables, which its children know too, and `rest`. In both, query variables come first (slowest), so a joint
+    # position is ((shared_query, shared_hidden), own) and a separator position is ((shared_query, shared_hidden),
+    # (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in the order (separator, own). `mantissas`
+    # and `exponents` (empty if all are 0) hold the same without loss. `column` is the first column of a queried
+    # own variable in masks, or -1. `gather[map_ptr[c] + joint position]` is the separator position of the child in
+    # slot c.
     arrays: RegionArrays
-    parent: Ints
+    parent: Ints  # int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children
     slot: Ints
-    variable: Ints
-    log_evidence: float
-    log_error: float = 0.0
+    variable: Ints  # int64, shape (n,): the query variable (position in the query's domain) of each region, or -1
+    log_evidence: float  # natural log of the normalising constant that conditioning divided out
+    log_error: float = 0.0  # a bound, in nats, on the effect of rounding in the tables on ln p of a point or box
+    # cache of values that depend on the shape alone (see `of_shape`); trees of one shape may share it
     known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def __repr__(self) -> str:

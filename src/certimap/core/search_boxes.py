@@ -46,29 +46,14 @@ class SearchBoxes:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The columns of a search.
+    """The columns of a search."""
 
-    Attributes
-    ----------
-    domain
-        The query variables.
-    offsets
-        int64, shape (n + 1,): the columns of every variable.
-    variable_of
-        int64, shape (columns,).
-    scales
-        float64, shape (n,): for each real variable, a length that counts as long.
-    is_whole
-        bool, shape (n,): real variables that take only whole numbers.
-    low, high
-        float64, shape (n,): the interval of each real variable within the domain and the evidence.
-    """
-
-    domain: Domain
-    offsets: NDArray[np.int64]
-    variable_of: NDArray[np.int64]
-    scales: NDArray[np.float64]
-    is_whole: NDArray[np.bool_]
+    domain: Domain  # the query variables
+    offsets: NDArray[np.int64]  # int64, shape (n + 1,): the columns of every variable
+    variable_of: NDArray[np.int64]  # int64, shape (columns,)
+    scales: NDArray[np.float64]  # float64, shape (n,): for each real variable, a length that counts as long
+    is_whole: NDArray[np.bool_]  # bool, shape (n,): real variables that take only whole numbers
+    # float64, shape (n,): the interval of each real variable within the domain and the evidence
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
@@ -149,31 +134,24 @@ class Layout:
 class Answers:
     """A prober's answers about a batch of boxes: natural logs, already rounded up.
 
-    Attributes
-    ----------
-    log_mass, log_bound
-        float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the
-        box's probability if the posterior has `Masses` that apply, else its share of all joint states
-        (see `Layout.log_share`), or NaN if a variable is real.
-    each_mass, each_bound
-        float64, shape (batch, columns): the same with the column's variable fixed there; -inf outside the box.
-    splits
-        float64, shape (batch, n): where to split each real variable, NaN if it cannot or need not be split.
-    middles
-        float64, shape (batch, n): a point of each box that may be its best, NaN if none is known. None: use the
-        splits of real variables and the states of largest bounds.
-
     Raises
     ------
     SolverError
         If a bound is NaN: every comparison with it fails, so that a search would drop the box.
     """
 
+    # float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the box's
+    # probability if the posterior has `Masses` that apply, else its share of all joint states (see
+    # `Layout.log_share`), or NaN if a variable is real.
     log_mass: NDArray[np.float64]
     log_bound: NDArray[np.float64]
+    # float64, shape (batch, columns): the same with the column's variable fixed there; -inf outside the box
     each_mass: NDArray[np.float64]
     each_bound: NDArray[np.float64]
+    # float64, shape (batch, n): where to split each real variable, NaN if it cannot or need not be split
     splits: NDArray[np.float64]
+    # float64, shape (batch, n): a point of each box that may be its best, NaN if none is known. None: use the
+    # splits of real variables and the states of largest bounds.
     middles: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:

@@ -14,43 +14,22 @@ from certimap.core.summary import aligned
 
 @dataclass(frozen=True)
 class Lead:
-    """How far the answer is ahead of the next best assignment.
+    """How far the answer is ahead of the next best assignment."""
 
-    Attributes
-    ----------
-    nats
-        ln p(answer) - ln p(runner_up); 0 for a tie, inf if only the answer is possible.
-    runner_up
-        The second most probable assignment.
-    kind
-        The certificate of the two together.
-    """
-
-    nats: float
-    runner_up: dict[str, Label]
-    kind: CertificateKind
+    nats: float  # ln p(answer) - ln p(runner_up); 0 for a tie, inf if only the answer is possible
+    runner_up: dict[str, Label]  # the second most probable assignment
+    kind: CertificateKind  # the certificate of the two together
 
 
 @dataclass(frozen=True)
 class Swing:
-    """The effect on the answer of removing one observation, or of changing it to another state.
+    """The effect on the answer of removing one observation, or of changing it to another state."""
 
-    Attributes
-    ----------
-    variable
-        The observed variable.
-    state
-        The state put in its place; None if the observation is removed (and the variable summed out).
-    changes
-        The new states of the query variables that change; empty if the answer stays.
-    kind
-        The certificate of the new answer; None if the changed evidence is impossible.
-    """
-
-    variable: str
+    variable: str  # the observed variable
+    # the state put in its place; None if the observation is removed (and the variable summed out)
     state: Label | None
-    changes: dict[str, Label]
-    kind: CertificateKind | None
+    changes: dict[str, Label]  # the new states of the query variables that change; empty if the answer stays
+    kind: CertificateKind | None  # the certificate of the new answer; None if the changed evidence is impossible
 
 
 @dataclass(frozen=True)
@@ -58,29 +37,18 @@ class Tolerance:
     """How far one entry of a conditional table may move before another assignment is as probable as the answer.
 
     The other entries of its row are scaled so that the row still adds to 1; all other rows stay.
-
-    Attributes
-    ----------
-    variable, given, state
-        The entry: P(variable = state | given).
-    value
-        The entry's present value.
-    low, high
-        The answer stays the most probable from `low` to `high`; 0 or 1 if no value on that side changes it.
-    rivals
-        The assignments that win below `low` and above `high`, by the states that differ; None if there is none.
-    kind
-        The certificate of the searches that found no better rival inside: exact, or weaker.
     """
 
-    variable: str
+    variable: str  # the entry: P(variable = state | given)
     given: dict[str, Label]
     state: Label
-    value: float
+    value: float  # the entry's present value
+    # the answer stays the most probable from `low` to `high`; 0 or 1 if no value on that side changes it
     low: float
     high: float
+    # the assignments that win below `low` and above `high`, by the states that differ; None if there is none
     rivals: tuple[dict[str, Label] | None, dict[str, Label] | None]
-    kind: CertificateKind
+    kind: CertificateKind  # the certificate of the searches that found no better rival inside: exact, or weaker
 
 
 @dataclass(frozen=True)

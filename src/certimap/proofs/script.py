@@ -65,30 +65,18 @@ class ScriptPart:
 
 @dataclass(eq=False)
 class Script:
-    """The steps made so far, and the limits on further steps.
+    """The steps made so far, and the limits on further steps."""
 
-    Attributes
-    ----------
-    threshold
-        Largest log value that any point may have (nats).
-    quick_entries, most_entries
-        Most table entries of an elimination, before and after costs have been moved.
-    sum_bits
-        Hidden variables are summed out at once if that takes at most 2^sum_bits entries.
-    table_bits
-        log2 of the largest table entries of successive relaxations with copies.
-    slack
-        Nats by which the threshold exceeds the answer's value.
-    """
-
-    threshold: float
+    threshold: float  # largest log value that any point may have (nats)
     control: Control
     max_bytes: int
+    # most table entries of an elimination, before and after costs have been moved
     quick_entries: float = QUICK_ENTRIES
     most_entries: float = MOST_ENTRIES
-    sum_bits: float = SUM_BITS
+    sum_bits: float = SUM_BITS  # hidden variables are summed out at once if that takes at most 2^sum_bits entries
+    # log2 of the largest table entries of successive relaxations with copies
     table_bits: tuple[float, ...] = field(default_factory=lambda: TABLE_BITS)
-    slack: float = -math.inf
+    slack: float = -math.inf  # nats by which the threshold exceeds the answer's value
     steps: list[int] = field(default_factory=list[int])
     shifts: list[Floats] = field(default_factory=list[Floats])
     kept: list[Flags] = field(default_factory=list[Flags])

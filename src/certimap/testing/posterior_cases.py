@@ -30,21 +30,12 @@ class Cases:
     """Base class of all cases: the posterior, and its values by enumeration.
 
     Override `make_posterior`; also `log_truth` if the posterior's values are two-sided.
-
-    Attributes
-    ----------
-    seed
-        Seed of the boxes and of the draws.
-    n_boxes, n_samples
-        Numbers of random boxes to check, and of draws to compare with the probabilities.
-    atol
-        Allowed difference of logs, in nats.
     """
 
-    seed: int = 0
-    n_boxes: int = 8
+    seed: int = 0  # seed of the boxes and of the draws
+    n_boxes: int = 8  # numbers of random boxes to check, and of draws to compare with the probabilities
     n_samples: int = 4000
-    atol: float = 1e-9
+    atol: float = 1e-9  # allowed difference of logs, in nats
 
     def make_posterior(self) -> Any:
         """Return the posterior, over categorical variables with at most 20,000 joint states."""
