@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -27,9 +27,14 @@ from certimap.solvers.history import is_on_terminal
 from certimap.solvers.request import QuerySettings, Request
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from pandas import DataFrame
+
     from certimap.core.model import Model
     from certimap.io.files import AnyPath
     from certimap.io.literal_weights import Weights
+
+    Given = Mapping[str, Any] | pd.Series | None
 
 
 def read(
@@ -81,85 +86,35 @@ class MapSettings(QuerySettings, total=False):
     executor: Executor | None
 
 
-class Labelled(Protocol):
-    """The attributes that identify a pandas Series, whose labels are names of variables."""
-
-    @property
-    def name(self) -> Any: ...
-    def items(self) -> Any: ...
-
-
-class Frame(Protocol):
-    """The attributes that identify a data frame of evidence rows."""
-
-    @property
-    def index(self) -> Any: ...
-    @property
-    def columns(self) -> Any: ...
-    def iterrows(self) -> Any: ...
-
-
 @overload
-def map_query(
-    model: Any,
-    variables: Names = None,
-    evidence: Mapping[str, Any] | Labelled | None = None,
-    **settings: Unpack[MapSettings],
+def map_query(  # pyright: ignore[reportOverlappingOverload]  # a call without evidence is this one, or the fourth
+    model: Any, variables: Names = None, evidence: Given = None, **settings: Unpack[MapSettings]
 ) -> MapResult: ...
 @overload
 def map_query(
     model: Any,
-    variables: Names,
-    evidence: Frame,
+    variables: Names = None,
+    evidence: DataFrame = ...,
     *,
     errors: Literal["raise"] = "raise",
     **settings: Unpack[MapSettings],
 ) -> ResultList[MapResult]: ...
 @overload
 def map_query(
-    model: Any, variables: Names, evidence: Frame, *, errors: OnError, **settings: Unpack[MapSettings]
-) -> ResultList[MapResult | FailedQuery]: ...
-@overload
-def map_query(
     model: Any,
     variables: Names = None,
+    evidence: DataFrame = ...,
     *,
-    evidence: Frame,
-    errors: Literal["raise"] = "raise",
+    errors: OnError,
     **settings: Unpack[MapSettings],
-) -> ResultList[MapResult]: ...
-@overload
-def map_query(
-    model: Any, variables: Names = None, *, evidence: Frame, errors: OnError, **settings: Unpack[MapSettings]
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
-def map_query(
-    model: Any,
-    variables: Names = None,
-    evidence: Mapping[str, Any] | Labelled | None = None,
-    *,
-    solver: str | Solver,
-    **solver_options: Any,
+def map_query(  # pyright: ignore[reportOverlappingOverload]
+    model: Any, variables: Names = None, evidence: Given = None, *, solver: str | Solver, **solver_options: Any
 ) -> MapResult: ...
 @overload
 def map_query(
-    model: Any,
-    variables: Names,
-    evidence: Frame,
-    *,
-    solver: str | Solver,
-    errors: OnError = "raise",
-    **solver_options: Any,
-) -> ResultList[Any]: ...
-@overload
-def map_query(
-    model: Any,
-    variables: Names = None,
-    *,
-    evidence: Frame,
-    solver: str | Solver,
-    errors: OnError = "raise",
-    **solver_options: Any,
+    model: Any, variables: Names = None, evidence: DataFrame = ..., *, solver: str | Solver, **solver_options: Any
 ) -> ResultList[Any]: ...
 def map_query(
     model: Any,
@@ -295,8 +250,8 @@ def map_query(
     if told is True or (told is None and is_on_terminal()):
         announce_compilation()
     session = Session(model_of(model), request)
-    if _is_frame(evidence):
-        return _answer_frame(session, variables, evidence, rng, (errors, n_jobs, executor), told)
+    if hasattr(evidence, "iterrows") and hasattr(evidence, "columns"):
+        return _answer_frame(session, variables, evidence, rng, (errors, n_jobs, executor, told))
     given: Any = evidence.copy() if is_dict(evidence) else evidence  # the caller may change it later
     seed, ask = seed_of(rng), lambda: (variables, given)
     if n_jobs is None and executor is None:
@@ -310,17 +265,16 @@ def map_query(
 
 def _answer_frame(
     session: Session,
-    variables: Sequence[str] | str | None,
-    frame: Frame,
-    rng: int | np.random.Generator | None,
-    how: tuple[OnError, int | None, Executor | None],
-    progress: Progress,
+    variables: Names,
+    frame: Any,
+    rng: Any,
+    how: tuple[OnError, int | None, Executor | None, Progress],
 ) -> ResultList[Any]:
-    """Answer each row of a data frame; `how` is (errors, n_jobs, executor) as in `map_query`."""
+    """Answer each row of a data frame; `how` is (errors, n_jobs, executor, progress) as in `map_query`."""
     if session.request.upper_bound is not None:
-        raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
+        raise SolverError("upper_bound bounds one query, and a data frame holds many; ask them one by one")
     check_names(askable(session.model).domain, variables, frame.columns)
-    rows, (errors, n_jobs, executor) = rows_of_frame(variables, frame), how
+    rows, (errors, n_jobs, executor, progress) = rows_of_frame(variables, frame), how
     shown = False if callable(progress) else progress
     with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
         found = map_rows(session, rows, rng, errors, pool, False if bar.is_shown else progress)
@@ -365,7 +319,3 @@ def condition(
     """
     request = Request.of(solver=solver, max_edges=max_edges, workers=workers, device=device)
     return Session(model_of(model), request.raising("max_edges")).conditioned_on(variables, evidence)
-
-
-def _is_frame(evidence: Any) -> bool:
-    return hasattr(evidence, "iterrows") and hasattr(evidence, "columns")
