@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.domain import Categorical, Domain, Real
@@ -22,11 +20,10 @@ from certimap.core.result import CertificateKind, HistoryEntry, MapResult
 from certimap.densities.conditioned import conditioned
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.posterior import NormalsPosterior
-from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
-from certimap.solvers.registry import make, refusal, resolve
-from certimap.solvers.request import Request
+from certimap.solvers.request import Request, Settings
 from certimap.testing.enumeration import require
+from certimap.testing.solver_cases import RunCases, sides
 
 ASKED = (0.2, 0.01)  # epsilon; delta is 0, since draws alone prove nothing about a density
 N_DRAWS = 2000
@@ -83,7 +80,7 @@ def highest_found(posterior: Any, rng: np.random.Generator) -> float:
     return best
 
 
-class DensityCases:
+class DensityCases(RunCases):
     """Requirements for every solver of densities. Override `make_solver`, and if necessary `make_posteriors`.
 
     Attributes
@@ -96,14 +93,10 @@ class DensityCases:
         Limits of each run.
     """
 
-    seed: int = 0
     certifies: bool = False
     max_samples: int = 5000
     max_nodes: int = 200_000
-
-    def make_solver(self) -> Solver | str:
-        """Return a fresh solver, or its registered name."""
-        raise NotImplementedError
+    n_steps, n_replayed, delta = 4, 1, 0.0
 
     def make_posteriors(self) -> Sequence[Any]:
         """Return posteriors with draws and at least one real variable each."""
@@ -111,74 +104,29 @@ class DensityCases:
         found: list[Any] = [random_density(rng, n) for n in (1, 1, 2, 2)]
         found += [random_density(rng, n, 3) for n in (1, 2)]
         found += [random_normals(rng, n) for n in (1, 2)]
-        return [posterior for posterior in found if self._accepts(posterior)]
+        return [posterior for posterior in found if self.accepts(posterior)]
 
-    def _accepts(self, posterior: Any) -> bool:
-        made = self.make_solver()
-        if made == "auto":
-            return True
-        return refusal(make(made) if isinstance(made, str) else made, posterior) is None
+    def requests(self, posterior: Any) -> Sequence[Request]:
+        given: Settings = {"solver": self.make_solver(), "delta": 0.0, "max_nodes": self.max_nodes}
+        given["max_samples"] = self.max_samples if isinstance(posterior, Draws) else None
+        return [Request.of(**{**given, "epsilon": epsilon}) for epsilon in ASKED]
 
     def test_answers_bounds_and_certificates_are_true(self) -> None:
         for number, posterior in enumerate(self.make_posteriors()):
             log_best = highest_found(posterior, np.random.default_rng([self.seed, number]))
-            for epsilon in ASKED:
+            for request in self.requests(posterior):
                 moments: list[HistoryEntry] = []
-                result = self._run(posterior, number, epsilon=epsilon, progress=moments.append)
+                result = run(posterior, request, seed=self.seed + number, progress=moments.append)
                 _check(posterior, result, log_best)
                 _check_moments(moments, log_best)
                 if self.certifies:
-                    require(result.certified, f"no certificate at epsilon = {epsilon}")
-
-    def test_a_seed_replays(self) -> None:
-        for number, posterior in enumerate(self.make_posteriors()):
-            first, second = (self._run(posterior, number, epsilon=ASKED[0]).to_dict() for _ in range(2))
-            del first["seconds"], second["seconds"]
-            require(first == second, "a seed does not replay")
-
-    def test_limits_are_kept(self) -> None:
-        for posterior in self.make_posteriors():
-            small = Request.of(solver=self.make_solver(), max_samples=7, max_nodes=50)
-            few = run(posterior, small, seed=self.seed)
-            require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
-            quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
-            require(_value(quick) is not None, "a run that time cuts short has no answer")
-
-    def test_states_pickle_between_steps(self) -> None:
-        for number, posterior in enumerate(self.make_posteriors()):
-            alike = self._steps(posterior, number, pickled=False) == self._steps(posterior, number, pickled=True)
-            require(alike, "a run whose state was pickled between steps goes another way")
-
-    def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
-        solver = resolve(self.make_solver(), posterior)
-        ledger = Ledger(posterior, epsilon=0.0, delta=0.0, max_draws=500)
-        state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
-        for _ in range(4):
-            if state.done or ledger.satisfied:
-                break
-            state = solver.step(pickle.loads(pickle.dumps(state)) if pickled else state, ledger)
-        return (ledger.best, *ledger.progress)
-
-    def _run(self, posterior: Any, number: int, *, epsilon: float, progress: Any = False) -> MapResult:
-        request = Request.of(
-            solver=self.make_solver(),
-            epsilon=epsilon,
-            delta=0.0,
-            max_samples=self.max_samples if isinstance(posterior, Draws) else None,
-            max_nodes=self.max_nodes,
-        )
-        return run(posterior, request, seed=self.seed + number, progress=progress)
-
-
-def _value(result: MapResult) -> float | None:
-    return result.log_joint if result.log_prob is None else result.log_prob
+                    require(result.certified, f"no certificate at epsilon = {request.epsilon}")
 
 
 def _check(posterior: Any, result: MapResult, log_best: float) -> None:
     """Require that an answer has its claimed value, and that all claims about it are true."""
     found = float(posterior.log_prob(posterior.domain.encode(result.assignment)[None, :])[0])
-    claimed = _value(result)
-    upper = result.log_upper_bound if result.log_prob is not None else result.log_joint_upper_bound
+    claimed, upper = sides(result)
     require(list(result.assignment) == list(posterior.domain.names), "the assignment is not in the query's order")
     require(claimed is not None and abs(claimed - found) <= SLACK, "log_prob is not that of the assignment")
     require(result.is_density == posterior.facts.is_density, "the result does not say whether it is of a density")

@@ -63,12 +63,22 @@ def all_points(domain: Domain) -> Points:
     return np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1).astype(domain.point_dtype)
 
 
+def with_column(boxes: Boxes, column: int) -> Boxes:
+    """Return the boxes with the column's variable set to its state."""
+    offsets = boxes.domain.offsets
+    i = int(np.searchsorted(offsets, column, side="right")) - 1
+    mask = boxes.mask.copy()
+    mask[:, offsets[i] : offsets[i + 1]] = False
+    mask[:, column] = True
+    return Boxes(boxes.domain, mask)
+
+
 def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
     """Return which points are in each box, shape (batch, n_points)."""
-    held = np.ones((len(boxes), len(points)), np.bool_)
+    found = np.ones((len(boxes), len(points)), np.bool_)
     for i in range(len(boxes.domain)):
-        held &= boxes.mask[:, boxes.domain.offsets[i] + points[:, i].astype(np.int64)]
-    return held
+        found &= boxes.mask[:, boxes.domain.offsets[i] + points[:, i].astype(np.int64)]
+    return found
 
 
 def log_sums(held: NDArray[np.bool_], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:

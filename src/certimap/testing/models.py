@@ -15,6 +15,7 @@ from certimap.core.posterior import Facts, LogInterval
 from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
+from certimap.testing.enumeration import all_points, inside, with_column
 
 
 class TablePosterior:
@@ -52,8 +53,8 @@ class TablePosterior:
             self._log_probs = np.log(self.probs)
         self._facts = Facts.of(self._domain, log_evidence=log_evidence)
         self.looseness = looseness
-        sizes = tuple(int(k) for k in self._domain.n_states)
-        self.points: Points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1).astype(np.int16)
+        self.points: Points = all_points(self._domain)
+        sizes = self._domain.n_states
         self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
 
     @property
@@ -68,7 +69,7 @@ class TablePosterior:
         """Draw n independent points, from the union of disjoint boxes if given."""
         probs = self.probs
         if boxes is not None:
-            probs = probs * np.any(self._inside(boxes), axis=0)
+            probs = probs * np.any(inside(boxes, self.points), axis=0)
         total: NDArray[np.float64] = np.cumsum(probs)
         if not total[-1] > 0.0:
             raise ModelError("the boxes to sample from have no mass")
@@ -86,10 +87,10 @@ class TablePosterior:
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
         with np.errstate(divide="ignore"):
-            return np.log(self._inside(boxes) @ self.probs)
+            return np.log(inside(boxes, self.points) @ self.probs)
 
     def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
-        best = np.where(self._inside(boxes), self._log_probs[None, :], -np.inf).max(axis=1, initial=-np.inf)
+        best = np.where(inside(boxes, self.points), self._log_probs[None, :], -np.inf).max(axis=1, initial=-np.inf)
         return np.minimum(best + self.looseness, 0.0)
 
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
@@ -99,22 +100,9 @@ class TablePosterior:
         return self._each(boxes, self.log_bound)
 
     def _each(self, boxes: Boxes, answer: Any) -> NDArray[np.float64]:
-        out = np.empty(boxes.mask.shape)
-        offsets = self._domain.offsets
-        for i in range(len(self._domain)):
-            for column in range(int(offsets[i]), int(offsets[i + 1])):
-                mask = boxes.mask.copy()
-                mask[:, offsets[i] : offsets[i + 1]] = False
-                mask[:, column] = True
-                out[:, column] = answer(Boxes(self._domain, mask))
-        return out
-
-    def _inside(self, boxes: Boxes) -> NDArray[np.bool_]:
-        """Whether each joint state is in each box, shape (batch, n_joint)."""
-        held = np.ones((len(boxes), len(self.points)), np.bool_)
-        for i in range(len(self._domain)):
-            held &= boxes.mask[:, self._domain.offsets[i] + self.points[:, i].astype(np.int64)]
-        return held
+        n_columns = self._domain.total_states
+        found = [answer(with_column(boxes, column)) for column in range(n_columns)]
+        return np.array(found, np.float64).reshape(n_columns, len(boxes)).T.copy()
 
 
 class BoundedTable:

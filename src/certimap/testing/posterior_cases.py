@@ -21,7 +21,16 @@ from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, TwoSided
 from certimap.core.search_boxes import Layout, SearchBoxes
-from certimap.testing.enumeration import all_points, check_draws, inside, log_sums, random_boxes, require, same
+from certimap.testing.enumeration import (
+    all_points,
+    check_draws,
+    inside,
+    log_sums,
+    random_boxes,
+    require,
+    same,
+    with_column,
+)
 
 MAX_STATES = 20_000
 
@@ -148,7 +157,7 @@ class MassCases(Cases):
         answer = np.asarray(posterior.log_mass_each(boxes))
         require(answer.shape == boxes.mask.shape, f"log_mass_each returns shape {answer.shape}")
         for column in range(posterior.domain.total_states):
-            masses = log_sums(inside(_held(boxes, column), points), log_probs)
+            masses = log_sums(inside(with_column(boxes, column), points), log_probs)
             require(same(answer[:, column], masses, self.atol), "log_mass_each differs from log_mass")
 
 
@@ -169,7 +178,7 @@ class BoundCases(Cases):
         answer = np.asarray(posterior.log_bound_each(boxes))
         require(answer.shape == boxes.mask.shape, f"log_bound_each returns shape {answer.shape}")
         for column in range(posterior.domain.total_states):
-            held = inside(_held(boxes, column), points)
+            held = inside(with_column(boxes, column), points)
             maxima = np.where(held, log_probs, -np.inf).max(axis=1)
             require(
                 bool(np.all(answer[:, column] >= maxima - self.atol)), "log_bound_each is below a point of its box"
@@ -204,7 +213,7 @@ class ProbeCases(Cases):
         public = layout.public(boxes)
         for column in range(layout.domain.total_states):
             rows = boxes.mask[:, column] > 0
-            maxima = np.where(inside(_held(public, column), points), log_probs, -np.inf).max(axis=1)
+            maxima = np.where(inside(with_column(public, column), points), log_probs, -np.inf).max(axis=1)
             require(bool(np.all(each[rows, column] >= maxima[rows])), "a column's bound is below a point of it")
 
     def test_starts_and_climbs_are_points_and_climbs_never_fall(self) -> None:
@@ -246,13 +255,3 @@ def _knows_masses(posterior: Any) -> bool:
 
 def _by_mass(posterior: Any) -> bool:
     return posterior.facts.has_masses and _knows_masses(posterior)
-
-
-def _held(boxes: Boxes, column: int) -> Boxes:
-    """Return the boxes with the column's variable set to its state."""
-    offsets = boxes.domain.offsets
-    i = int(np.searchsorted(offsets, column, side="right")) - 1
-    mask = boxes.mask.copy()
-    mask[:, offsets[i] : offsets[i + 1]] = False
-    mask[:, column] = True
-    return Boxes(boxes.domain, mask)

@@ -25,7 +25,65 @@ GRID = (0.001, 0.01, 0.05, 0.2, 0.5)
 ASKED = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2))
 
 
-class SolverCases:
+class RunCases:
+    """Requirements of runs, for solvers of any posterior."""
+
+    seed: int = 0
+    max_samples: int = 20_000
+    n_steps, delta = 8, 0.05  # of the runs whose states are pickled
+    n_replayed = 4  # requests whose answers are repeated
+
+    def make_solver(self) -> Solver | str:
+        """Return a fresh solver, or its registered name."""
+        raise NotImplementedError
+
+    def make_posteriors(self) -> Sequence[Any]:
+        """Return the posteriors that the solver runs on."""
+        raise NotImplementedError
+
+    def requests(self, posterior: Any) -> Sequence[Request]:
+        """Return the requests that a seed must replay."""
+        raise NotImplementedError
+
+    def accepts(self, posterior: Any) -> bool:
+        """Whether the solver runs on a posterior."""
+        made = self.make_solver()
+        return made == "auto" or refusal(make(made) if isinstance(made, str) else made, posterior) is None
+
+    def test_a_seed_replays(self) -> None:
+        for number, posterior in enumerate(self.make_posteriors()):
+            for request in self.requests(posterior)[: self.n_replayed]:
+                first, second = (run(posterior, request, seed=self.seed + number).to_dict() for _ in range(2))
+                del first["seconds"], second["seconds"]
+                require(first == second, "a seed does not replay")
+
+    def test_limits_are_kept(self) -> None:
+        for posterior in self.make_posteriors():
+            small = Request.of(solver=self.make_solver(), max_samples=7, max_nodes=50, epsilon=0.0, delta=0.0)
+            few = run(posterior, small, seed=self.seed)
+            require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
+            if isinstance(posterior, Draws):  # without draws there may be no immediate answer
+                quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
+                require(sides(quick)[0] is not None, "a run that time cuts short has no answer")
+
+    def test_states_pickle_between_steps(self) -> None:
+        for number, posterior in enumerate(self.make_posteriors()):
+            alike = self._steps(posterior, number, pickled=False) == self._steps(posterior, number, pickled=True)
+            require(alike, "a run whose state was pickled between steps goes another way")
+
+    def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
+        """Return the answer of a short run, with or without pickling its state after each step."""
+        solver = resolve(self.make_solver(), posterior)
+        ledger = Ledger(posterior, epsilon=0.0, delta=self.delta, max_draws=500)
+        state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
+        for _ in range(self.n_steps):
+            if state.done or ledger.satisfied:
+                break
+            state = solver.step(pickle.loads(pickle.dumps(state)) if pickled else state, ledger)
+        return (ledger.best, *ledger.progress)
+
+
+class SolverCases(RunCases):
     """Requirements for every solver. Override `make_solver`, and if necessary `make_posteriors`.
 
     Attributes
@@ -40,27 +98,21 @@ class SolverCases:
         Draw limit of each run.
     """
 
-    seed: int = 0
     n_posteriors: int = 20
     finds_best: bool = False
-    max_samples: int = 20_000
-
-    def make_solver(self) -> Solver | str:
-        """Return a fresh solver, or its registered name."""
-        raise NotImplementedError
 
     def make_posteriors(self) -> Sequence[Any]:
         """Return discrete posteriors with at most 20,000 joint states each."""
         rng = np.random.default_rng(self.seed)
         tables = [random_table(rng) for _ in range(self.n_posteriors)]
         bounded = [BoundedTable(table) for table in tables[::4]]
-        return [*tables, *(posterior for posterior in bounded if self._accepts(posterior))]
+        return [*tables, *(posterior for posterior in bounded if self.accepts(posterior))]
 
-    def _accepts(self, posterior: Any) -> bool:
-        made = self.make_solver()
-        if made == "auto":
-            return True
-        return refusal(make(made) if isinstance(made, str) else made, posterior) is None
+    def requests(self, posterior: Any) -> Sequence[Request]:
+        return [self._request(epsilon, delta) for epsilon, delta in ASKED]
+
+    def _request(self, epsilon: float, delta: float) -> Request:
+        return Request.of(solver=self.make_solver(), max_samples=self.max_samples, epsilon=epsilon, delta=delta)
 
     def test_answers_bounds_and_certificates_are_true(self) -> None:
         """Certificates that admit a risk may be false, but no more often than they admit."""
@@ -68,7 +120,7 @@ class SolverCases:
         for number, posterior in enumerate(self.make_posteriors()):
             log_best = float(np.max(posterior.log_prob(all_points(posterior.domain))))
             for epsilon, delta in ASKED:
-                result = self._run(posterior, self.seed + number, epsilon=epsilon, delta=delta)
+                result = run(posterior, self._request(epsilon, delta), seed=self.seed + number)
                 _check_answer(posterior, result, log_best, self.max_samples)
                 is_false = _check_certificate(result, log_best)
                 if result.certificate.kind is CertificateKind.PAC and not result.certificate.assumptions:
@@ -89,10 +141,10 @@ class SolverCases:
         """A run that ends by itself within epsilon has a certificate: its stopping rule allows for rounding."""
         for number, posterior in enumerate(self.make_posteriors()):
             for epsilon in GRID:
-                result = self._run(posterior, self.seed + number, epsilon=epsilon, delta=0.0)
+                result = run(posterior, self._request(epsilon, 0.0), seed=self.seed + number)
                 if result.certificate.kind is not CertificateKind.NONE:
                     continue
-                found, upper = _found(result)
+                found, upper = sides(result)
                 assert found is not None
                 assert upper is not None
                 allowed = -math.log1p(-epsilon)
@@ -102,48 +154,12 @@ class SolverCases:
                 )
                 require(not self.finds_best, f"the search ended without a certificate at epsilon = {epsilon}")
 
-    def test_a_seed_replays(self) -> None:
-        for number, posterior in enumerate(self.make_posteriors()):
-            for epsilon, delta in ASKED:
-                result, again = (
-                    self._run(posterior, self.seed + number, epsilon=epsilon, delta=delta) for _ in range(2)
-                )
-                require(_timeless(result) == _timeless(again), "a seed does not replay")
-
-    def test_limits_are_kept(self) -> None:
-        for posterior in self.make_posteriors():
-            few = self._run(posterior, self.seed, epsilon=0.0, delta=0.0, max_samples=7)
-            require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
-            if isinstance(posterior, Draws):  # without draws there may be no immediate answer
-                quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
-                require(quick.log_prob is not None, "a run that time cuts short has no answer")
-
-    def test_states_pickle_between_steps(self) -> None:
-        for number, posterior in enumerate(self.make_posteriors()):
-            require(
-                self._steps(posterior, number, pickled=False) == self._steps(posterior, number, pickled=True),
-                "a run whose state was pickled between steps goes another way",
-            )
-
-    def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
-        """Return the answer of a short run, with or without pickling its state after each step."""
-        solver = resolve(self.make_solver(), posterior)
-        ledger = Ledger(posterior, epsilon=0.0, delta=0.05, max_draws=500)
-        state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
-        for _ in range(8):
-            if state.done or ledger.satisfied:
-                break
-            if pickled:
-                state = pickle.loads(pickle.dumps(state))
-            state = solver.step(state, ledger)
-        return (ledger.best, *ledger.progress)
-
     def test_what_lacks_a_capability_is_refused(self) -> None:
         """Offer a posterior that only draws and scores to a solver that needs more."""
         bare = FunctionPosterior(
             [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), -math.log(4.0))
         )
-        if self._accepts(bare):
+        if self.accepts(bare):
             return
         try:
             run(bare, Request.of(solver=self.make_solver()))
@@ -152,19 +168,15 @@ class SolverCases:
             return
         raise AssertionError("a posterior that lacks what the solver needs is not refused")
 
-    def _run(
-        self, posterior: Any, seed: int, *, epsilon: float, delta: float, max_samples: int | None = None
-    ) -> MapResult:
-        limit = self.max_samples if max_samples is None else max_samples
-        request = Request.of(solver=self.make_solver(), max_samples=limit, epsilon=epsilon, delta=delta)
-        return run(posterior, request, seed=seed)
-
 
 def _check_answer(posterior: Any, result: MapResult, log_best: float, max_samples: int) -> None:
     value = float(posterior.log_prob(posterior.domain.encode(result.assignment)[None, :])[0])
     require(list(result.assignment) == list(posterior.domain.names), "the assignment is not in the query's order")
-    found, upper = _found(result)
-    require(found is not None and _close(found, value), "log_prob is not that of the assignment")
+    found, upper = sides(result)
+    require(
+        found is not None and (found == value or abs(found - value) <= 1e-9),
+        "log_prob is not that of the assignment",
+    )
     require(upper is not None and upper >= log_best - 1e-9, f"log_upper_bound {upper} is below ln p* = {log_best}")
     require(result.n_draws <= max_samples, f"{result.n_draws} draws were made; the limit is {max_samples}")
     for epsilon, delta in result.pareto:
@@ -177,7 +189,7 @@ def _check_certificate(result: MapResult, log_best: float) -> bool:
     certificate = result.certificate
     if certificate.kind is CertificateKind.NONE:
         return False
-    found, _ = _found(result)
+    found, _ = sides(result)
     assert found is not None
     require(certificate.epsilon <= certificate.requested_epsilon + 1e-12, "epsilon is larger than was asked for")
     require(certificate.delta <= certificate.requested_delta + 1e-12, "delta is larger than was asked for")
@@ -191,17 +203,7 @@ def _check_certificate(result: MapResult, log_best: float) -> bool:
     return not true
 
 
-def _timeless(result: MapResult) -> dict[str, Any]:
-    data = result.to_dict()
-    del data["seconds"]
-    return data
-
-
-def _close(a: float, b: float) -> bool:
-    return a == b or abs(a - b) <= 1e-9
-
-
-def _found(result: MapResult) -> tuple[float | None, float | None]:
+def sides(result: MapResult) -> tuple[float | None, float | None]:
     """Return ln p of the answer and the bound on ln p*; both of p(q, e) if p(e) is unknown."""
     if result.log_prob is None:
         return result.log_joint, result.log_joint_upper_bound
