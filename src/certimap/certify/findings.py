@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.certify import bounds
 from certimap.certify.books import Books, log_whole, measure_of
 from certimap.certify.checks import check_box, check_settings
-from certimap.certify.draw_record import Agreement, DrawRecord, Standing
+from certimap.certify.draw_record import Agreement, Batch, DrawRecord
 from certimap.certify.evaluated import Evaluated
 from certimap.certify.external import Proof
 from certimap.certify.lipschitz import Lipschitz
@@ -141,11 +142,12 @@ class Findings:
     @property
     def log_threshold(self) -> float:
         """The largest bound (nats) at which a box may close."""
+        return self._threshold(self.epsilon)
+
+    def _threshold(self, epsilon: float) -> float:
         best = self.log_kth_best
         return (
-            bounds.log_closing_threshold(best, self.epsilon, self.tolerance, self._slack)
-            if best > -math.inf
-            else best
+            bounds.log_closing_threshold(best, epsilon, self.tolerance, self._slack) if best > -math.inf else best
         )
 
     @property
@@ -154,8 +156,7 @@ class Findings:
 
         Searches use it while that is cheap, and turn to epsilon only for expensive work.
         """
-        best = self.log_kth_best
-        return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
+        return self._threshold(0.0)
 
     @property
     def log_strict_threshold(self) -> float:
@@ -199,13 +200,16 @@ class Findings:
         return self._books.log_closed
 
     @property
+    def _log_external(self) -> float:
+        return math.inf if self.external is None else self.external[0]
+
+    @property
     def log_upper_bound(self) -> float:
         """The smallest proved upper bound on ln p*; inf without one."""
-        external = math.inf if self.external is None else self.external[0]
         seen = bounds.round_up(self._evaluated.log_upper, self._slack)
         if self.has_masses:
             seen = min(seen, 0.0)
-        return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), external)
+        return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), self._log_external)
 
     @property
     def log_rival_bound(self) -> float:
@@ -213,8 +217,9 @@ class Findings:
 
         It includes the rounding of the answers' values, because it is compared with these as computed.
         """
-        external = math.inf if self.external is None else self.external[0]
-        return bounds.round_up(min(max(self.log_unseen_bound, self.log_evaluated_rival), external), self._slack)
+        return bounds.round_up(
+            min(max(self.log_unseen_bound, self.log_evaluated_rival), self._log_external), self._slack
+        )
 
     @property
     def assumed_coverage(self) -> tuple[str, ...]:
@@ -278,19 +283,54 @@ class Findings:
         weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
-    def _standing(self) -> Standing:
-        """The request and the proofs at this moment."""
-        external = math.inf if self.external is None else self.external[0]
-        return Standing(
-            self.epsilon,
-            self.delta,
-            self.tolerance,
-            self.top_k,
-            self._slack,
-            self.has_masses,
-            self.lipschitz,
-            self.log_kth_best,
-            self._evaluated.log_rival,
-            min(self.log_unseen_bound, external),
-            self.log_closed_bound,
-        )
+    def _stopping_row(self, changes: Sequence[tuple[int, float, float]], batch: Batch) -> int | None:
+        """Return the first row of a batch of draws after which the requested certificate is earned, or None.
+
+        `changes` has (position among the new points, ln of the top_k-th best from then on, largest upper bound of
+        an evaluated point outside the top_k from then on), in order.
+        """
+        stretches = [(0, self.log_kth_best, self._evaluated.log_rival)]
+        stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]
+        ends = [*(start for start, _, _ in stretches[1:]), batch.n_rows]
+        log_proved = min(self.log_unseen_bound, self._log_external)
+        for (start, log_kth, log_rival), end in zip(stretches, ends, strict=True):
+            if log_kth == -math.inf or start >= end:
+                continue
+            log_rival = max(log_rival, bounds.round_up(log_kth, self._slack))
+            within = bounds.log_tau_within(log_kth, self.epsilon, self.tolerance)
+            if bounds.round_up(log_rival, self._slack) > within:
+                continue  # an evaluated point may be too probable; draws cannot rule that out
+            row = min(
+                self._proof_row(bounds.round_down(within, self._slack), log_proved, batch),
+                self._evidence_row(log_kth, batch.log_r, smooth=False),
+                self._evidence_row(log_kth, batch.log_r, smooth=True),
+            )
+            if max(start, row) < end:
+                return int(max(start, row))
+        return None
+
+    def _proof_row(self, within: float, log_proved: float, batch: Batch) -> float:
+        """Return the first row after which certain proofs suffice, or inf; the answer may be worth `within`."""
+        sums, lost = batch.sums, batch.lost
+        if log_proved <= within:
+            return 0
+        if not self.has_masses or not len(sums):
+            return math.inf
+        if bounds.log_p_check(sums[-1], lost[-1], self._slack) > within:
+            return math.inf
+        low, high = 0, len(sums) - 1  # the residual only falls: bisect for the first sufficient new point
+        while low < high:
+            middle = (low + high) // 2
+            if bounds.log_p_check(sums[middle], lost[middle], self._slack) <= within:
+                high = middle
+            else:
+                low = middle + 1
+        return int(batch.first_rows[low])
+
+    def _evidence_row(self, log_kth: float, log_r: float, *, smooth: bool) -> float:
+        """Return the first row after which the draws' evidence suffices, or inf."""
+        if not (self.lipschitz is not None if smooth else self.has_masses):
+            return math.inf
+        need = bounds.required_evidence(self.delta, self.top_k) * (1.0 + 1e-12)
+        weight = self.lipschitz.log_weight(self.epsilon) if smooth and self.lipschitz is not None else None
+        return self._draws.needed(need, log_kth, self.epsilon, log_r, self.log_closed_bound, weight) - 1

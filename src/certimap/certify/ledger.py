@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.certify import bounds
 from certimap.certify.checks import as_rows
-from certimap.certify.draw_record import Agreement, Batch, stopping_row
+from certimap.certify.draw_record import Agreement, Batch
 from certimap.certify.evaluated import EVALUATION_ROWS
 from certimap.certify.external import Proof, Source, is_own
 from certimap.certify.findings import Findings
@@ -144,7 +144,7 @@ class Ledger(Findings):
             if self.early_stop:
                 changes = self._evaluated.changes(n_before)
                 batch = Batch(len(points), first_rows, sums, lost, log_r)
-                stop = stopping_row(self._standing(), self._draws, changes, batch)
+                stop = self._stopping_row(changes, batch)
             n_kept = len(points) if stop is None else stop + 1
             self._stopped = stop is not None
             n_new = int(np.searchsorted(first_rows, n_kept))
