@@ -58,26 +58,10 @@ def map_rows(
     """Yield the answer to each row, in order, as soon as it is ready.
 
     Each row has its own seed, drawn in advance, so that one row's failure changes no other row's answer; a single
-    row uses the given seed. Ctrl-C ends the batch: the current row is yielded with its best answer, and then
-    KeyboardInterrupt is raised.
-
-    Parameters
-    ----------
-    session, rows, rng
-        The model and request, the queries, and the seed of all.
-    errors
-        "raise" ends the batch at the first failing row, with an error that names the row; "keep" yields a
-        `FailedQuery` for the row.
-    executor
-        Its workers answer the rows, with one thread each unless the request sets a number; Ctrl-C then raises
-        KeyboardInterrupt at once.
-    progress
-        As for `certimap.solvers.driver.run`.
-
-    Raises
-    ------
-    SolverError
-        When `errors` is neither "raise" nor "keep".
+    row uses the given seed. With errors="raise" the first failing row ends the batch, with an error that names the
+    row; "keep" yields a `FailedQuery` for it. The workers of an executor have one thread each unless the request
+    sets a number. Ctrl-C ends the batch: the current row is yielded with its best answer, and then
+    KeyboardInterrupt is raised; with an executor it is raised at once.
     """
     check_errors(errors)
     seeds = seeds_of(rng, len(rows))

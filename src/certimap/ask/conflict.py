@@ -26,28 +26,12 @@ MOST_NAMED = 8  # observations of a conflict that an error names
 def conflict(
     model: Model, evidence: Any, control: Control | None = None, patience: float = math.inf
 ) -> tuple[dict[str, Any], bool] | None:
-    """Return observations that contradict each other.
+    """Return observations that contradict each other, and whether they are minimal; None if there are none.
 
-    Parameters
-    ----------
-    model
-        A model.
-    evidence
-        As `map_query` takes it.
-    control
-        Its deadline ends the search; None for no limit.
-    patience
-        Seconds that the search may take after its first sum.
-
-    Returns
-    -------
-    A part of the evidence that has probability 0 by itself, and whether it is minimal: possible without any one
-    of its observations. The part is empty if the model gives every assignment weight 0. None if the evidence is
-    possible, or if this cannot be decided within the limits.
-
-    Notes
-    -----
-    Cost: it removes large parts of the n observations first, so that about k ln n sums find k of them.
+    The observations are a part of the evidence that has probability 0 by itself, and is possible without any one
+    of them if it is minimal. The part is empty if the model gives every assignment weight 0. None if the evidence
+    is possible, or if this cannot be decided before the control's deadline, or within `patience` seconds after the
+    first sum. Large parts of the n observations are removed first, so that about k ln n sums find k of them.
     """
     control = Control() if control is None else control
     kept = {name: value for name, value in items_of(evidence) if not is_missing(value)}

@@ -51,19 +51,10 @@ def asked(
     model_fingerprint: str | None = None,
     file: str | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a query, ready for JSON.
+    """Return the record of a query to `map_query`, ready for JSON.
 
-    Parameters
-    ----------
-    model, variables, evidence
-        As in `map_query`.
-    settings
-        Keywords of `map_query` that are not its defaults, and the solver's own settings as `options`; see
-        `certimap.solvers.request.Settings`.
-    model_fingerprint
-        `certimap.io.native.fingerprint(model)`, if already known.
-    file
-        The model's file, for people; replaying uses the fingerprint.
+    `settings` has the keywords that are not defaults, and the solver's own settings as `options`. `file` is the
+    model's file, for people; replaying uses the fingerprint, which is computed unless it is given.
     """
     domain: Domain = model.domain
     return {
@@ -247,23 +238,8 @@ def replay(
 ) -> Replay:
     """Run a recorded query again, with its seed and settings, and compare everything but times.
 
-    Parameters
-    ----------
-    model
-        The model of the recorded query.
-    record
-        One answer of `certimap solve --json`.
-    workers
-        Threads; the answer does not depend on them.
-    time_limit
-        Seconds, instead of the recorded limit.
-    model_fingerprint
-        `certimap.io.native.fingerprint(model)`, if already known.
-
-    Raises
-    ------
-    ModelError
-        When the model is not the recorded one.
+    `record` is one answer of `certimap solve --json`. The answer does not depend on `workers`; `time_limit`
+    (seconds) replaces the recorded limit. Raises ModelError when the model is not the recorded one.
     """
     how = record["asked"]
     own = fingerprint(model) if model_fingerprint is None else model_fingerprint

@@ -33,19 +33,9 @@ GRACE = 0.4  # seconds for finding any answer when no time is left
 
 
 class Session:
-    """A model, and the request that its queries share.
+    """A model or posterior, and the request that its queries share; limits apply to each query separately.
 
-    Parameters
-    ----------
-    model
-        A model of this package, or a posterior, which answers only its own query.
-    request
-        The requested certificate, the solver and the limits; they apply to each query separately.
-
-    Raises
-    ------
-    SolverError
-        If a proof is requested for a posterior, which has no model to prove about.
+    Raises SolverError if a proof is requested for a posterior, which has no model to prove about.
     """
 
     def __init__(self, model: Model | Posterior, request: Request) -> None:
@@ -119,21 +109,9 @@ class Session:
     def answer(self, ask: Ask, seed: int, progress: Progress = None, ready: Ready | None = None) -> MapResult:
         """Answer one query; the limits count from this call.
 
-        Parameters
-        ----------
-        ask
-            Returns variables and evidence; its exceptions propagate.
-        seed, progress
-            As for `certimap.solvers.driver.run`.
-        ready
-            The checked query, and its posterior or None, if already made.
-
-        Raises
-        ------
-        QueryError, ImpossibleEvidence
-            For a query that does not fit the model, and for evidence of probability 0.
-        TooLarge
-            When time or memory ran out without an answer; the message names the step that was too large.
+        `ask` returns variables and evidence, and its exceptions propagate; `ready` is the checked query, and its
+        posterior or None, if they are already made. Raises QueryError and ImpossibleEvidence as `map_query` does,
+        and TooLarge when time or memory ran out without an answer; the message names the step that was too large.
         """
         control = self.request.budget.start()
         query, posterior = (self.query(*ask()), None) if ready is None else ready
@@ -163,9 +141,8 @@ class Session:
     def conditioned(self, query: Query | None, control: Control) -> tuple[Posterior | None, str, Status]:
         """Condition within its share of the remaining time.
 
-        Returns
-        -------
-        The posterior, or None if conditioning was cut short; the reason in words; the status of a quick answer.
+        Returns the posterior, or None if conditioning was cut short; the reason in words; the status of a quick
+        answer.
         """
         deadline = control.deadline
         if deadline is not None:  # a posterior keeps its control, so it must be the run's

@@ -76,12 +76,8 @@ def answer_shared(
     The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers.
     Each part starts from the best points of the parts at least `WINDOW` before it, and the ledgers are merged in
     order. So the answer does not depend on the workers' pace, unless the time limit ends a part. If conditioning
-    cannot end in time, a quicker method answers, as for any query.
-
-    Raises
-    ------
-    SolverError
-        For real variables, and for a solver that can search only the whole space.
+    cannot end in time, a quicker method answers, as for any query. Raises SolverError for real variables, and for
+    a solver that can search only the whole space.
     """
     shared = Session(session.model, session.request.of_worker())
     control, query = shared.request.budget.start(), shared.query(*ask())

@@ -40,12 +40,8 @@ def log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> fl
 class Books:
     """Adds up the measure of closed boxes, and checks that open boxes cover the rest.
 
-    Parameters
-    ----------
-    measure
-        See `measure_of`; "none" accepts everything.
-    log_total
-        ln of the measure of closed and open boxes together.
+    `measure` is that of `measure_of`; "none" accepts everything. `log_total` is ln of the measure of closed and
+    open boxes together.
     """
 
     def __init__(self, measure: Measure, log_total: float = 0.0) -> None:
@@ -69,13 +65,7 @@ class Books:
             self.log_closed = float(np.logaddexp(self.log_closed, total))
 
     def check_open(self, log_open: float | None) -> None:
-        """Check that the open and the closed measure add up to the whole.
-
-        Raises
-        ------
-        UnbalancedBooks
-            When the sum is off by more than one part in ten thousand.
-        """
+        """Raise UnbalancedBooks unless open and closed measure make up the whole, within one part in 10^4."""
         if self.measure == "none":
             return
         covered = self._covered(log_open)

@@ -63,12 +63,9 @@ def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, fl
 
 
 def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLACK) -> float:
-    """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats.
+    """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats; S are the distinct evaluated points.
 
-    Parameters
-    ----------
-    evaluated, compensation
-        The sum of the probabilities of S, the distinct evaluated points, as a compensated pair.
+    `evaluated` and `compensation` are the sum of their probabilities as a compensated pair.
     """
     residual = (1.0 - evaluated) - compensation
     residual = max(residual, 0.0) + floor * min(max(evaluated, 0.0), 1.0)
@@ -100,13 +97,9 @@ def martingale_evidence(
 ) -> float:
     """Rule 6: Σ -ln(1 - τ/R_t), in nats, over the draws that count at τ.
 
-    Parameters
-    ----------
-    log_t, log_t_within
-        ln τ, and the largest ln p* for which the answer is still right (`log_tau_within`).
-    log_r, log_closed, counts
-        Shape (n,), per group of draws: ln of the open mass drawn from, the largest log bound of a box closed
-        before, and the number of draws. A group counts if that bound is within τ.
+    `log_t_within` is the largest ln p* for which the answer is still right (`log_tau_within`). Per group of draws,
+    `log_r` is ln of the open mass drawn from, `log_closed` the largest log bound of a box closed before, and
+    `counts` the number of draws; a group counts if that bound is within τ.
     """
     if not len(counts) or log_t == -math.inf:
         return 0.0

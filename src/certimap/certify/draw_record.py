@@ -68,16 +68,9 @@ OUT_OF_REACH = 2.0**40  # draws; more are never made, and one more would hardly 
 class DrawRecord:
     """Counts draws, grouped by the open mass drawn from and the largest bound closed before.
 
-    Parameters
-    ----------
-    published
-        Count tau per draw, as in the paper, instead of -ln(1 - tau).
-    tolerance
-        Relative error up to which an answer counts as right.
-    slack
-        Rounding error of logs, in nats.
-    is_evidence
-        False if draws depend on each other: their number then proves nothing.
+    `published` counts tau per draw, as in the paper, instead of -ln(1 - tau). `tolerance` is the relative error up
+    to which an answer counts as right, `slack` the rounding error of logs in nats. Without `is_evidence` draws
+    depend on each other, and their number proves nothing.
     """
 
     def __init__(self, *, published: bool, tolerance: float, slack: float, is_evidence: bool = True) -> None:

@@ -134,13 +134,7 @@ class AtomStore:
 
 
 class Ranking:
-    """(ln p, position) of the best points, best first; ties keep the order of appearance.
-
-    Parameters
-    ----------
-    size
-        The number of points kept.
-    """
+    """(ln p, position) of the `size` best points, best first; ties keep the order of appearance."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -183,19 +177,10 @@ class Ranking:
     ) -> list[tuple[int, float, float]]:
         """Return how adding new points one by one would change the ranking.
 
-        Parameters
-        ----------
-        log_probs, log_uppers
-            Lower and upper bounds of the new points; `log_uppers` is None if values are exact.
-        kept_uppers
-            Upper bounds of the ranked points, best first.
-        log_rival
-            The largest upper bound of a known unranked point.
-
-        Returns
-        -------
-        (index of a new point, ln p of the last place from then on, largest upper bound of unranked points from
-        then on), in order.
+        `log_probs` and `log_uppers` bound the new points; `log_uppers` is None if values are exact. `kept_uppers`
+        are the upper bounds of the ranked points, best first, and `log_rival` the largest of a known unranked
+        point. Each change is (index of a new point, ln p of the last place from then on, largest upper bound of
+        unranked points from then on), in order.
         """
         if log_uppers is None:
             return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]

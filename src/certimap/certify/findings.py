@@ -23,21 +23,13 @@ from certimap.core.posterior import Posterior
 
 
 class Findings:
-    """The request, the observations and the proofs of a run; only a `Ledger` adds to them.
+    """The request, the observations and the proofs of a run; only a `Ledger` adds to them. All logs are natural.
 
-    All logs are natural.
+    `epsilon`, `delta`, `top_k` and `tolerance` are the request (see `certimap.solvers.request.Request`). Of the
+    posterior, only facts and `log_prob` (`log_prob_interval` if it is `TwoSided`) are used.
 
     Parameters
     ----------
-    posterior
-        Only its facts and `log_prob` (`log_prob_interval` if it is `TwoSided`) are used.
-    epsilon, delta
-        The requested certificate; `epsilon=0` requests exactness within the tolerance, `delta=0` forbids
-        probabilistic stops.
-    top_k
-        The number of most probable points that the certificate covers.
-    tolerance
-        Relative: "exact" means p* <= p̂ (1 + tolerance).
     rule
         "sharp" counts -ln(1 - tau) per draw, "published" counts tau.
     max_draws

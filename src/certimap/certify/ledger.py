@@ -32,12 +32,9 @@ def check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> N
 
 
 def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | None) -> bool:
-    """Return True if the parts split the whole, False if each part is the whole.
+    """Return True if the parts split the whole, False if each part is the whole; counted exactly.
 
-    Raises
-    ------
-    UnbalancedBooks
-        In any other case, counted exactly.
+    Raises UnbalancedBooks in any other case.
     """
     full = Boxes.full(domain)
     target = full if whole is None else whole
@@ -85,12 +82,8 @@ def smallest_proof(proofs: Sequence[Proof | None]) -> Proof | None:
 def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
     """Combine external proofs, one per part, into a bound on the whole; None if they add nothing.
 
-    Parameters
-    ----------
-    parts
-        For each part, its ledger's own log bound on unevaluated points, and the external proof.
-    log_seen
-        The largest upper bound of an evaluated point.
+    Each part has its ledger's own log bound on unevaluated points, and the external proof; `log_seen` is the
+    largest upper bound of an evaluated point.
     """
     used = [proof for log_unseen, proof in parts if proof is not None and proof[0] < log_unseen]
     if not used:
@@ -189,20 +182,10 @@ class Ledger(Findings):
     def close(
         self, log_bound: float | NDArray[np.float64], log_measure: float | NDArray[np.float64] | None = None
     ) -> None:
-        """Close boxes: every point in them has p at most exp(`log_bound`).
+        """Close boxes: every point in them has p at most exp(`log_bound`), one for all boxes or one per box.
 
-        Parameters
-        ----------
-        log_bound
-            Natural log, one for all boxes or one per box.
-        log_measure
-            ln of their probability if the posterior knows it (`Masses`), else of their share of all joint
-            states; None only if a variable is real.
-
-        Raises
-        ------
-        UnbalancedBooks
-            When the measure is missing where it applies.
+        `log_measure` is ln of their probability if the posterior knows it (`Masses`), else of their share of all
+        joint states; None only if a variable is real. Raises UnbalancedBooks when it is missing where it applies.
         """
         log_bound = checked_logs(log_bound, "boxes were closed at the bound")
         self._books.close(log_measure)
@@ -214,13 +197,9 @@ class Ledger(Findings):
     def frontier(self, log_open_measure: float | None, log_open_bound: float) -> None:
         """State the open boxes: ln of their total measure (as in `close`) and their largest log bound.
 
-        Both are -inf when none is open. All other points must have been closed or settled.
-
-        Raises
-        ------
-        UnbalancedBooks
-            When closed, settled and open boxes do not make up the space, or when the bounds are too low for the
-            probability that is not yet evaluated.
+        Both are -inf when none is open. All other points must have been closed or settled. Raises UnbalancedBooks
+        when closed, settled and open boxes do not make up the space, or when the bounds are too low for the
+        probability that is not yet evaluated.
         """
         log_open_bound = float(checked_logs(float(log_open_bound), "open boxes were reported with the bound"))
         self._books.check_open(log_open_measure)
@@ -279,25 +258,13 @@ class Ledger(Findings):
     def merge(
         cls, ledgers: Sequence[Ledger], boxes: Boxes | None = None, control: Control | None = None
     ) -> Ledger:
-        """Merge the ledgers of several runs with independent draws.
+        """Merge the ledgers of several runs of one query with the same settings and independent draws.
 
         Either each run covers the whole space, and all draws add up; or their `boxes` split it, and the least
-        evidence of any box counts. A search may continue with the merged ledger, after a split with the open boxes
-        of all runs.
-
-        Parameters
-        ----------
-        ledgers
-            Ledgers of one query, with the same settings.
-        boxes, control
-            As in the class; `boxes` is the space that they cover together.
-
-        Raises
-        ------
-        SolverError
-            When settings differ, or the runs of a split assume a Lipschitz constant.
-        UnbalancedBooks
-            When the boxes neither all equal the whole, nor split it.
+        evidence of any box counts. `boxes` is the space that they cover together. A search may continue with the
+        merged ledger, after a split with the open boxes of all runs. Raises SolverError when settings differ, or
+        the runs of a split assume a Lipschitz constant, and UnbalancedBooks when the boxes neither all equal the
+        whole, nor split it.
         """
         if not ledgers:
             raise SolverError("no ledgers were given to be merged; at least one is expected")

@@ -30,30 +30,16 @@ class Split:
 
 @dataclass(eq=False)
 class Recorder:
-    """Splits of boxes, keyed by the box as opened.
+    """Splits of boxes, by the packed box as opened.
 
-    Parameters
-    ----------
-    max_bytes
-        Memory limit. Beyond it the recorder is cleared and sets `is_full`; the run continues.
-
-    Attributes
-    ----------
-    splits
-        Splits by the packed box as opened.
-    cuts
-        By variable, the values at which half of a real interval was dropped.
-    layout
-        The layout of the search that records here, or None.
-    tightened
-        The prober that tightened bounds beyond the box alone (by caps of subcircuits), or None.
+    Beyond `max_bytes` it is cleared and sets `is_full`; the run continues.
     """
 
     max_bytes: int
     splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])
-    cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])
-    layout: Layout | None = None
-    tightened: PlanProber | None = None
+    cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])  # where half an interval fell
+    layout: Layout | None = None  # of the search that records here
+    tightened: PlanProber | None = None  # the prober that tightened bounds beyond the box alone, by caps
     is_full: bool = False
     _n_bytes: int = 0
 

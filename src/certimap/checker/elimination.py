@@ -31,12 +31,8 @@ SMALLEST = 1e-250  # of a sum relative to its largest possible value; below, pro
 def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vectors) -> Vectors:
     """Multiply vectors over a bucket's inner variables by its table, and eliminate its own variable.
 
-    Parameters
-    ----------
-    table
-        The bucket's table, restricted to a box.
-    found
-        The vectors; `context` numbers the joint states of the bucket's query variables.
+    `table` is the bucket's, restricted to a box; the context of a vector numbers joint states of the bucket's
+    query variables.
     """
     table = table.reshape(math.prod(table.shape[: len(bucket.query)]), -1)
     contexts = index_map(bucket.query, bucket.separator_query, tree.sizes)[found.context]
@@ -394,16 +390,10 @@ def check_vectors(
     arrays: Arrays,
     budget: CheckBudget,
 ) -> None:
-    """Exclude every assignment above a threshold but the answers, by the steps of a proof.
+    """Exclude every assignment above a threshold (natural log) but the answers, by the steps of a proof.
 
-    Parameters
-    ----------
-    answers
-        Boxes of one point each. A single answer is not above the threshold, so it is not cut out.
-    threshold
-        Natural log.
-    allowance
-        Vectors are kept down to this many nats below the threshold, to allow for ties.
+    `answers` are boxes of one point each; a single answer is not above the threshold, so it is not cut out.
+    Vectors are kept down to `allowance` nats below the threshold, to allow for ties.
     """
     script = VectorScript(arrays, threshold - allowance, budget)
     if script.is_blank:

@@ -48,12 +48,7 @@ class Proof:
         return sum(a.nbytes for a in self.arrays.values())
 
     def to_bytes(self) -> bytes:
-        """Return the content of a proof file.
-
-        Returns
-        -------
-        bytes
-        """
+        """Return the content of a proof file."""
         buffer = io.BytesIO()
         header = {"format": "certimap-proof", "version": VERSION, **self.meta}
         np.savez_compressed(buffer, meta=np.array(json.dumps(header)), **self.arrays)  # pyright: ignore[reportArgumentType]
@@ -89,10 +84,6 @@ class Proof:
         path
             The file.
 
-        Returns
-        -------
-        Proof
-
         Raises
         ------
         ParseError
@@ -113,10 +104,6 @@ class Proof:
             The content.
         path
             The file name to give in errors.
-
-        Returns
-        -------
-        Proof
 
         Raises
         ------

@@ -75,24 +75,12 @@ def check_arrays(
     exact: bool = False,
     budget: CheckBudget | None = None,
 ) -> Verdict:
-    """Check a proof against a model.
+    """Check a proof against a model; a proof that does not hold is rejected in a sentence, and raises no error.
 
-    Parameters
-    ----------
-    kind, variables, arrays, hidden
-        The model as the native format stores it: its kind, each variable's name and states, its numbers, and the
-        names of variables that a query leaves out unless it names them.
-    proof
-        The proof.
-    exact
-        Check a small model once more by enumeration in exact numbers.
-    budget
-        Seconds and bytes after which the check gives up and rejects; None: the defaults of `CheckBudget`.
-
-    Returns
-    -------
-    Verdict
-        Rejected, with a sentence, for any proof that does not hold; no proof raises an error.
+    `kind`, `variables`, `arrays` and `hidden` are the model as the native format stores it: its kind, each
+    variable's name and states, its numbers, and the names of variables that a query leaves out unless it names
+    them. `exact` checks a small model once more by enumeration in exact numbers. After the seconds and bytes of
+    `budget` (None: the defaults of `CheckBudget`) the check gives up and rejects.
     """
     budget = CheckBudget.starting_now() if budget is None else budget
     try:

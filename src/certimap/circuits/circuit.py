@@ -377,10 +377,6 @@ class CircuitBuilder:
             they may have any total; if it is not 1, results show the total over assignments consistent with the
             evidence instead of p(e).
 
-        Returns
-        -------
-        Circuit
-
         Raises
         ------
         ModelError

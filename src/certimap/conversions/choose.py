@@ -161,10 +161,6 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     model, query, limits
         As in `condition`.
 
-    Returns
-    -------
-    Posterior
-
     Raises
     ------
     TooLarge

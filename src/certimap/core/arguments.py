@@ -43,19 +43,7 @@ _ELSEWHERE = {"seed": "rng", "random_state": "rng", "timeout": "time_limit", "th
 def check_number(name: str, value: Any, expected: str, error: type[CertimapError] = SolverError) -> float:
     """Return a setting after checking that it is a number (not a bool, text or NaN).
 
-    Parameters
-    ----------
-    name, value
-        The setting.
-    expected
-        What is accepted, for the error.
-    error
-        The exception type to raise.
-
-    Raises
-    ------
-    CertimapError
-        Of type `error`, for any other value.
+    Raises `error` for any other value, in a sentence that names the setting and what is `expected`.
     """
     value = plain_scalar(value)
     if isinstance(value, Real | int) and type(value) is not bool and not math.isnan(value):

@@ -45,10 +45,6 @@ class Boxes:
             The variables.
         batch
             The number of copies.
-
-        Returns
-        -------
-        Boxes
         """
         mask = np.ones((batch, domain.total_states), np.bool_)
         if domain.is_discrete:
@@ -70,10 +66,6 @@ class Boxes:
             The variables.
         points
             State positions (values of real variables), shape (batch, n).
-
-        Returns
-        -------
-        Boxes
         """
         batch = len(points)
         mask = np.zeros((batch, domain.total_states), np.bool_)

@@ -112,16 +112,8 @@ GRACE = 0.5  # seconds that a piece of work is allowed to run past the deadline
 class WorkClock:
     """Predicts from the pace of earlier pieces whether the next piece of work can end in time.
 
-    Used for large pieces that cannot check the clock inside, such as operations on millions of entries.
-
-    Parameters
-    ----------
-    control
-        The limits of the run.
-    doing
-        Completes "the time was up while ...".
-    seconds_per_unit
-        The initial pace; the first large piece corrects it.
+    Used for large pieces that cannot check the clock inside, such as operations on millions of entries. `doing`
+    completes "the time was up while ..."; the first large piece corrects the initial pace.
     """
 
     MEASURED = 100_000  # smallest piece, in units, whose pace is measured

@@ -91,10 +91,6 @@ class Categorical:
         label
             One of `states`.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         QueryError
@@ -115,10 +111,6 @@ class Categorical:
         ----------
         text
             The text.
-
-        Returns
-        -------
-        Label
 
         Raises
         ------
@@ -176,16 +168,12 @@ class Real:
         return 0
 
     def parse(self, text: str) -> float:
-        """Parse a number.
+        """Return the number that a text names.
 
         Parameters
         ----------
         text
             The text.
-
-        Returns
-        -------
-        float
 
         Raises
         ------
@@ -238,10 +226,6 @@ class Domain:
         ----------
         sizes
             Numbers of states, one per variable.
-
-        Returns
-        -------
-        Domain
         """
         return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
 
@@ -297,10 +281,6 @@ class Domain:
         name
             Its name.
 
-        Returns
-        -------
-        int
-
         Raises
         ------
         QueryError
@@ -321,10 +301,6 @@ class Domain:
         ----------
         positions
             Positions of the variables.
-
-        Returns
-        -------
-        Domain
         """
         return Domain(self.variables[i] for i in positions)
 

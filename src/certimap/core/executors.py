@@ -54,10 +54,7 @@ def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answe
 def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Executor | None]:
     """Yield `executor`, or a pool of `n_jobs` processes that ends with the block, or None if neither is given.
 
-    Raises
-    ------
-    SolverError
-        If both are given, `executor` is not an Executor, or `n_jobs` is neither positive nor -1.
+    Raises SolverError if both are given, `executor` is no Executor, or `n_jobs` is neither positive nor -1.
     """
     if executor is not None and n_jobs is not None:
         raise SolverError("n_jobs and executor were both given; one of them says who answers the rows")
@@ -93,12 +90,8 @@ def process_pool(n_jobs: int) -> Executor:
 def executor_named(text: str) -> Generator[Executor]:
     """Yield the executor that a text names: "dask:ADDRESS" gives the workers of the dask scheduler at ADDRESS.
 
-    Raises
-    ------
-    SolverError
-        For any other text, or if no scheduler answers.
-    MissingDependency
-        If dask's package `distributed` is not installed.
+    Raises SolverError for any other text, or if no scheduler answers, and MissingDependency without dask's package
+    `distributed`.
     """
     kind, _, address = text.partition(":")
     if kind != "dask" or not address:
@@ -137,21 +130,11 @@ def _interruptible() -> Generator[None]:
 class Spread:
     """Submits tasks in order and yields their answers in order.
 
-    Parameters
-    ----------
-    executor
-        Runs the tasks. Its workers need only this package.
-    function
-        A module-level function (so that it pickles by name), called with the payload and a task.
-    payload
-        Data that all tasks share. It is pickled once and sent to each worker once; a small payload goes with every
-        task.
-    window
-        How many tasks may be made ahead of the answers taken. When task i is made, exactly the answers up to
-        i - window have been taken, so that tasks do not depend on the workers' pace.
+    `function` is a module-level function (so that it pickles by name), called with the payload and a task. The
+    payload, which all tasks share, is pickled once and sent to each worker once; a small one goes with every task.
+    When task i is made, exactly the answers up to i - `window` have been taken, so that tasks do not depend on the
+    workers' pace.
 
-    Notes
-    -----
     A task whose worker dies is submitted again. After two failures, or if the executor is broken (a process pool
     breaks when a process dies), the calling process does the task and warns.
     """

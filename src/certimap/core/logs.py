@@ -14,12 +14,8 @@ def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
     """Return natural logs unchanged after rejecting NaN; all bounds and masses pass through here.
 
     `what` begins the error message, such as 'a box was closed at'. inf is accepted and means no bound; -inf is
-    accepted and means that the box is proved impossible.
-
-    Raises
-    ------
-    SolverError
-        If a value is NaN. `max(x, nan)` is x in Python, so that a NaN would count as a proof.
+    accepted and means that the box is proved impossible. Raises SolverError for NaN: `max(x, nan)` is x in Python,
+    so that a NaN would count as a proof.
     """
     highest = log_values if isinstance(log_values, float) else np.max(log_values, initial=-np.inf)
     if np.isnan(highest):

@@ -62,10 +62,6 @@ class Model:
         limits
             Limits of the conversion; None for the defaults.
 
-        Returns
-        -------
-        Posterior
-
         Raises
         ------
         ImpossibleEvidence

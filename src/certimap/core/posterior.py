@@ -84,10 +84,6 @@ class Facts:
             The query variables.
         log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling, is_density
             As in the class. `is_density=None`: True if a variable is real.
-
-        Returns
-        -------
-        Facts
         """
         work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density

@@ -13,14 +13,7 @@ Item = TypeVar("Item")
 class Progress:
     """A progress bar with the time left, on standard error; silent if that is not a terminal.
 
-    Parameters
-    ----------
-    title
-        The name of the work.
-    total
-        The number of steps.
-    show
-        Whether to show the bar; None: only on a terminal.
+    `total` is the number of steps; `show=None` shows the bar on a terminal only.
     """
 
     def __init__(self, title: str, total: int, show: bool | None = None) -> None:

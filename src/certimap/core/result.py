@@ -367,10 +367,6 @@ class MapResult:
         ----------
         indent
             As in `json.dumps`.
-
-        Returns
-        -------
-        str
         """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
@@ -384,10 +380,6 @@ class MapResult:
         evidence
             The hard evidence of the query. If answer and evidence together assign every variable, the text is an
             MPE result (all values in order), else an MMAP result (variable and value pairs).
-
-        Returns
-        -------
-        str
 
         Raises
         ------

@@ -47,10 +47,6 @@ class FailedQuery:
         ----------
         indent
             As in `json.dumps`.
-
-        Returns
-        -------
-        str
         """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 

@@ -171,10 +171,6 @@ class GaussianMixture(Model):
         ----------
         components
             Their numbers.
-
-        Returns
-        -------
-        GaussianMixture
         """
         logs, means, covariances = (a[components] for a in (self.log_weights, self.means, self.covariances))
         made = self._with(logs, means, covariances, self.domain.names)

@@ -194,10 +194,6 @@ class LinearGaussianNetwork(Model):
         ----------
         query
             A query over the network's domain.
-
-        Returns
-        -------
-        int
         """
         return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
 

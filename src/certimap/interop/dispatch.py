@@ -109,10 +109,6 @@ def as_model(x: Any) -> Model:
     x
         A model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library.
 
-    Returns
-    -------
-    Model
-
     Raises
     ------
     QueryError

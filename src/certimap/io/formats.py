@@ -119,10 +119,6 @@ def format_of(
     what
         Their contents, for the error message.
 
-    Returns
-    -------
-    Format
-
     Raises
     ------
     ParseError

@@ -95,10 +95,6 @@ def naive_bayes(
         For each feature a mapping from class labels to its distribution (a mapping from labels); a missing label
         has probability 0.
 
-    Returns
-    -------
-    BayesianNetwork
-
     Raises
     ------
     ModelError

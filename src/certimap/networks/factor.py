@@ -115,10 +115,6 @@ class Factor:
             Positions of the variables that are left.
         values
             One entry per combination of their states; logs where this factor holds logs.
-
-        Returns
-        -------
-        Factor
         """
         factor = Factor.__new__(Factor)  # attributes, no __dict__: thousands of dicts are work for the collector
         factor.scope, factor.in_logs = scope, self.in_logs
@@ -169,10 +165,6 @@ class Factor:
         ----------
         other
             A factor over any variables.
-
-        Returns
-        -------
-        Factor
         """
         scope = (*self.scope, *(v for v in other.scope if v not in self.scope))
         return Factor.from_log(

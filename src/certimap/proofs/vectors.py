@@ -174,16 +174,9 @@ def recorded(
 ) -> Arrays | None:
     """Return the record of eliminations that exclude assignments better than the answers; None if none is found.
 
-    Parameters
-    ----------
-    tree
-        The checker's bucket tree of the network under the evidence, with its budget.
-    points
-        The answers, as states of the query variables. Several answers are cut out of the space.
-    epsilon, tolerance
-        The claim about the answers; the worst of them sets the threshold.
-    max_bytes
-        The largest size of the proof.
+    `tree` is the checker's bucket tree of the network under the evidence, with its budget. `points` are the
+    answers as states of the query variables; the worst of them sets the threshold of the claim, and several are
+    cut out of the space. The record has at most `max_bytes`.
     """
     budget = tree.budget
     answers = [

@@ -65,12 +65,7 @@ class Solver(ABC):
     heuristic: ClassVar[bool] = False
 
     def judging(self) -> Judging:
-        """Return how the ledger judges its draws.
-
-        Returns
-        -------
-        Judging
-        """
+        """Return how the ledger judges its draws."""
         return Judging()
 
     def unsuited(self, posterior: Posterior) -> str | None:
@@ -99,10 +94,6 @@ class Solver(ABC):
             A posterior with all capabilities in `needs`.
         rng
             For draws that define the question; they never count as evidence.
-
-        Returns
-        -------
-        Posterior
         """
         return posterior
 

@@ -23,10 +23,6 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
         The only source of randomness.
     n
         The number of boxes.
-
-    Returns
-    -------
-    Boxes
     """
     mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
     for row in mask:

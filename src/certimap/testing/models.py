@@ -170,10 +170,6 @@ def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_state
         The only source of randomness.
     max_variables, max_states
         Maximum number of each.
-
-    Returns
-    -------
-    Domain
     """
     n = int(rng.integers(1, max_variables + 1))
     return Domain.of_sizes(int(k) for k in rng.integers(1, max_states + 1, n))
@@ -188,10 +184,6 @@ def random_table(rng: np.random.Generator, domain: Domain | None = None) -> Tabl
         The only source of randomness.
     domain
         Its variables; None for random ones.
-
-    Returns
-    -------
-    TablePosterior
     """
     domain = random_domain(rng) if domain is None else domain
     n = int(np.prod(domain.n_states))
@@ -223,10 +215,6 @@ def random_circuit(
         Mixtures per scope.
     zeros
         The probability that a state is impossible in a leaf.
-
-    Returns
-    -------
-    Circuit
     """
     build = CircuitBuilder(domain)
 
