@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -15,7 +15,7 @@ from certimap.core.executors import workers_of
 from certimap.core.limits import DEFAULT_PROOF
 from certimap.core.posterior import Posterior
 from certimap.core.progress import Progress as Bar
-from certimap.core.query import check_names
+from certimap.core.query import Evidence, check_names
 from certimap.core.result import MapResult
 from certimap.core.result_list import FailedQuery, ResultList
 from certimap.core.untyped import is_dict
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from certimap.io.files import AnyPath
     from certimap.io.literal_weights import Weights
 
-    Given = Mapping[str, Any] | pd.Series | None
+    Given = Evidence | pd.Series | None
 
 
 def read(

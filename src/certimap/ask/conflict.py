@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from certimap.core.control import Control, TimeUp
 from certimap.core.limits import Limits
 from certimap.core.model import Model
-from certimap.core.query import Query, items_of, make_query
+from certimap.core.query import Evidence, Query, items_of, make_query
 from certimap.core.untyped import is_missing
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.solvers.registry import wants_of
@@ -25,7 +24,7 @@ MOST_NAMED = 8  # observations of a conflict that an error names
 
 def conflict(
     model: Model, evidence: Any, control: Control | None = None, patience: float = math.inf
-) -> tuple[dict[str, Any], bool] | None:
+) -> tuple[Evidence, bool] | None:
     """Return observations that contradict each other, and whether they are minimal; None if there are none.
 
     The observations are a part of the evidence that has probability 0 by itself, and is possible without any one
@@ -80,7 +79,7 @@ def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: 
     return ImpossibleEvidence(f"the evidence has probability zero: {text} contradict each other{ending}")
 
 
-def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) -> bool:
+def _is_impossible(model: Model, evidence: Evidence, control: Control) -> bool:
     """Whether evidence has probability 0; if sums are too large, False may mean unknown."""
     from certimap.conversions import condition
 
@@ -100,7 +99,7 @@ def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) 
     return False
 
 
-def _cheap_query(model: Model, evidence: Mapping[str, Any]) -> Query:
+def _cheap_query(model: Model, evidence: Evidence) -> Query:
     """Return a query for the one variable with the fewest states, so that all others are summed out."""
     query = make_query(model.domain, None, evidence)
     if not len(query.variables):

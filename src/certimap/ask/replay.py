@@ -25,7 +25,7 @@ from certimap.core.control import physical_memory
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
 from certimap.core.result import MapResult, Status
-from certimap.core.untyped import is_dict, is_list
+from certimap.core.untyped import Record, is_dict, is_list
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.files import AnyPath, read_text
 from certimap.io.native import fingerprint
@@ -50,7 +50,7 @@ def asked(
     *,
     model_fingerprint: str | None = None,
     file: str | None = None,
-) -> dict[str, Any]:
+) -> Record:
     """Return the record of a query to `map_query`, ready for JSON.
 
     `settings` has the keywords that are not defaults, and the solver's own settings as `options`. `file` is the
@@ -71,9 +71,9 @@ def asked(
     }
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Record:
     """Return properties of the machine that may change last digits or the choice of a method."""
-    facts: dict[str, Any] = {"processor": _processor(), "memory": physical_memory()}
+    facts: Record = {"processor": _processor(), "memory": physical_memory()}
     facts |= {"certimap": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -89,10 +89,10 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _written_evidence(domain: Domain, evidence: Any) -> dict[str, Any]:
+def _written_evidence(domain: Domain, evidence: Any) -> Record:
     """Return evidence by name: a position, positions, log weights (None for -inf), a value or an interval."""
     query = make_query(domain, None, evidence)
-    written: dict[str, Any] = {}
+    written: Record = {}
     for i, variable in enumerate(domain):
         if not isinstance(variable, Categorical):
             if i in query.values:
@@ -134,7 +134,7 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
 # ---------------------------------------------------------------- reading
 
 
-def read_records(path: AnyPath) -> list[dict[str, Any]]:
+def read_records(path: AnyPath) -> list[Record]:
     """Return the records of a file of `certimap solve --json`: one answer, or a list of them.
 
     Raises ParseError if the file holds anything else.
@@ -153,14 +153,14 @@ def read_records(path: AnyPath) -> list[dict[str, Any]]:
 
 def _check_record(record: Any, path: AnyPath, what: str) -> None:
     """Refuse a record that is not an answer, or lacks the query."""
-    entries: dict[str, Any] = record if is_dict(record) else {}
+    entries: Record = record if is_dict(record) else {}
     if "error" in entries and "message" in entries:
         return  # a case that failed
     if not isinstance(entries.get("certificate"), dict) or not isinstance(entries.get("status"), dict):
         raise ParseError(f"{what} is no result; expected what 'certimap solve --json' writes", path)
     if not isinstance(entries.get("asked"), dict):
         raise ParseError(f"{what} does not say what was asked ('asked'), so that it cannot be replayed", path)
-    how: dict[str, Any] = entries["asked"]
+    how: Record = entries["asked"]
     kinds: dict[str, tuple[type, ...]] = {
         "model": (str,),
         "query": (list, type(None)),
@@ -174,9 +174,9 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
         raise ParseError(f"{what} has a damaged entry {(wrong or ['seed'])[0]!r} of what was asked", path)
 
 
-def _read_evidence(domain: Domain, written: Mapping[str, Any]) -> dict[str, Any]:
+def _read_evidence(domain: Domain, written: Record) -> Record:
     """Convert recorded evidence to evidence for `map_query`."""
-    evidence: dict[str, Any] = {}
+    evidence: Record = {}
     form: Any
     for name, form in written.items():
         variable = domain[name]
@@ -230,7 +230,7 @@ class Replay:
 
 def replay(
     model: Any,
-    record: Mapping[str, Any],
+    record: Record,
     *,
     workers: int | None = None,
     time_limit: float | None = None,
@@ -245,7 +245,7 @@ def replay(
     own = fingerprint(model) if model_fingerprint is None else model_fingerprint
     if own != how["model"]:
         raise ModelError(f"the record is of another model: its fingerprint is {how['model']}, this one's is {own}")
-    settings: dict[str, Any] = dict(how["settings"])
+    settings: Record = dict(how["settings"])
     options = settings.pop("options", {})
     if "warm_start" in settings:
         domain: Domain = model.domain
@@ -260,7 +260,7 @@ def replay(
     return Replay(result, differences, _notes(record, result))
 
 
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any], place: str = "") -> list[str]:
+def _differences(then: Record, now: Record, place: str = "") -> list[str]:
     """Return a sentence for each entry that differs."""
     found: list[str] = []
     for name in dict.fromkeys((*then, *now)):
@@ -279,7 +279,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _notes(record: Mapping[str, Any], result: MapResult) -> list[str]:
+def _notes(record: Record, result: MapResult) -> list[str]:
     """Return possible causes of differences: version, machine, and runs that a limit cut short."""
     notes: list[str] = []
     then, here = record["asked"].get("machine", {}), machine()

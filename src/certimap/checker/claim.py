@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from certimap.checker.budget import CheckBudget
 from certimap.checker.file import Proof
-from certimap.checker.models import Arrays, Question, Rejected, refuse_huge
+from certimap.checker.models import Arrays, Question, Rejected, Stored, refuse_huge
 from certimap.checker.numbers import UNIT, Floats
-
-Variables = Sequence[Mapping[str, Any]]
 
 
 def shown(x: float, digits: int, rounding: str = ROUND_CEILING, less: float = 0.0) -> str:
@@ -27,7 +25,7 @@ def shown(x: float, digits: int, rounding: str = ROUND_CEILING, less: float = 0.
 
 
 def question_in_words(
-    variables: Variables, question: Question, answers: Sequence[Mapping[str, Any]], arrays: Arrays
+    variables: Sequence[Stored], question: Question, answers: Sequence[Stored], arrays: Arrays
 ) -> str:
     """Return the answers, the evidence, and how many variables are summed out."""
     said = "; ".join(", ".join(f"{_name(k)}={_label(x)}" for k, x in answer.items()) for answer in answers)
@@ -96,7 +94,7 @@ class Claim:
     question: Question  # the query, in which real variables have no states
 
     @classmethod
-    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: CheckBudget) -> Claim:
+    def read(cls, variables: Sequence[Stored], proof: Proof, budget: CheckBudget) -> Claim:
         """Read the claim; reject one that makes no sense, whatever its proof."""
         stated, method = proof.meta["claim"], proof.meta["method"]
         kind, log_joint = stated["kind"], stated["log_joint"]
@@ -115,7 +113,7 @@ class Claim:
             raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0, at most {LARGEST_TOLERANCE}")
         sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
         place = {v["name"]: k for k, v in enumerate(variables)}
-        answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]
+        answers: list[Stored] = [proof.meta["answer"], *proof.meta.get("others", [])]
         queried = [place[name] for name in answers[0]]
         budget.hold(ANSWER_COST * len(answers) * (1 + len(queried)), "the list of answers")
         asked = [_Asked.of(variables[v]) for v in queried]
@@ -191,15 +189,13 @@ class _Asked:
     places: dict[str, int] | None
 
     @classmethod
-    def of(cls, variable: Mapping[str, Any]) -> _Asked:
+    def of(cls, variable: Stored) -> _Asked:
         states: list[Any] | None = variable.get("states")
         places = None if states is None else {json.dumps(state): k for k, state in enumerate(states)}
         return cls(variable["name"], places)
 
 
-def _positions(
-    queried: Sequence[_Asked], answer: Mapping[str, Any], budget: CheckBudget
-) -> tuple[list[int], list[float]]:
+def _positions(queried: Sequence[_Asked], answer: Stored, budget: CheckBudget) -> tuple[list[int], list[float]]:
     """Return the state indices and real values of an answer; 1, 1.0 and True are different labels."""
     budget.look()
     states, values = [0] * len(queried), [math.nan] * len(queried)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.budget import CheckBudget
-from certimap.checker.models import Arrays, Question, Rejected
+from certimap.checker.models import Arrays, Question, Rejected, Stored
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 HALF_LOG_2PI = 0.9189385332046727
@@ -312,9 +311,7 @@ GAUSSIAN = 1
 REAL_KINDS = (GAUSSIAN, *KINDS)
 
 
-def edges_of(
-    variables: Sequence[Mapping[str, Any]], arrays: Arrays, queried: Ints, point: Floats | None = None
-) -> Edges:
+def edges_of(variables: Sequence[Stored], arrays: Arrays, queried: Ints, point: Floats | None = None) -> Edges:
     """Return the ends of every real variable's cells, ascending, by its position in the model.
 
     Queried variables are cut as the proof says. Given `point`, a value for each queried variable, such a variable

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 Arrays = Mapping[str, NDArray[Any]]
+Stored = Mapping[
+    str, Any
+]  # a variable of a file: its name, and its states or its interval; or the labels of an answer
 LARGEST_LOG = 1e100  # nats; sums of larger numbers may overflow, and an infinite sum compares with nothing
 
 
@@ -29,9 +32,7 @@ def refuse_huge(logs: Floats, what: str) -> None:
         raise Rejected(f"{what} has a log that is no number of at most {LARGEST_LOG:g} in size")
 
 
-def fingerprint(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()
-) -> str:
+def fingerprint(kind: str, variables: Sequence[Stored], arrays: Arrays, hidden: Sequence[str] = ()) -> str:
     """Return "sha256:" and the hash of a model's kind, its variables with their states, and its arrays' bytes."""
     digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
     for name in sorted(arrays):

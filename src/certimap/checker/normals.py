@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.leaves import HALF_LOG_2PI
 from certimap.checker.mixtures import Majorants
-from certimap.checker.models import Arrays, Question, Rejected, reduce, refuse_huge, tables_of
+from certimap.checker.models import Arrays, Question, Rejected, Stored, reduce, refuse_huge, tables_of
 from certimap.checker.network import value_at
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 
@@ -177,7 +176,7 @@ class Normals:
 
 def normals_of(
     kind: str,
-    variables: Sequence[Mapping[str, Any]],
+    variables: Sequence[Stored],
     arrays: Arrays,
     question: Question,
     intervals: Floats,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,16 @@ from certimap.checker.graph import read_graph
 from certimap.checker.leaves import edges_of, in_cells, with_own_codes
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
-from certimap.checker.models import Arrays, Question, ReducedModel, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.models import (
+    Arrays,
+    Question,
+    ReducedModel,
+    Rejected,
+    Stored,
+    fingerprint,
+    reduce,
+    tables_of,
+)
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.normals import is_normal, normals_of
 from certimap.checker.numbers import Ints
@@ -67,7 +75,7 @@ class Verdict:
 
 def check_arrays(
     kind: str,
-    variables: Sequence[Mapping[str, Any]],
+    variables: Sequence[Stored],
     arrays: Arrays,
     proof: Proof,
     *,
@@ -108,7 +116,7 @@ def _admit(arrays: Arrays, budget: CheckBudget) -> None:
 
 def _checked(
     kind: str,
-    variables: Sequence[Mapping[str, Any]],
+    variables: Sequence[Stored],
     arrays: Arrays,
     proof: Proof,
     exact: bool,
@@ -144,7 +152,7 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
 
 
 def _circuit(
-    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
+    variables: Sequence[Stored], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
 ) -> tuple[float, str | None]:
     """Return the log value of the worst answer, and why the rest is not covered, or None."""
     asked, given = claim.question, proof.arrays
@@ -177,7 +185,7 @@ def _circuit(
 
 def _normal(
     kind: str,
-    variables: Sequence[Mapping[str, Any]],
+    variables: Sequence[Stored],
     arrays: Arrays,
     claim: Claim,
     proof: Proof,

@@ -15,6 +15,7 @@ from certimap.core.domain import Categorical, Domain, Label, Real, as_real
 from certimap.core.untyped import is_iterable, is_mapping, is_missing, is_sequence, is_set
 from certimap.errors import CertimapError, QueryError
 
+Evidence = Mapping[str, Any]  # by name, in the forms that `make_query` accepts
 _LARGE = 10**308
 _FORMS = ("states", "likelihood", "log_likelihood")
 

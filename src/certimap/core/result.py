@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.checker.file import Proof
 from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.query import Evidence
 from certimap.core.summary import html_of, text_of
-from certimap.core.untyped import is_dict, is_sequence
+from certimap.core.untyped import Record, is_dict, is_sequence
 from certimap.errors import ModelError, QueryError
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class MapResult:
         self,
         *,
         model: Any = None,
-        evidence: Mapping[str, Any] | None = None,
+        evidence: Evidence | None = None,
         n_entries: int = 8,
         rng: int = 0,
         time_limit: float | None = None,
@@ -315,7 +316,7 @@ class MapResult:
     def _repr_html_(self) -> str:
         return html_of(self)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """Return JSON-ready data without the history.
 
         Returns

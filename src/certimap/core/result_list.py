@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from certimap.core.result import MapResult, json_ready
 from certimap.core.summary import aligned, log_text
+from certimap.core.untyped import Record
 from certimap.errors import MissingDependency
 
 
@@ -30,7 +31,7 @@ class FailedQuery:
     error: str
     message: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """Return the failure as JSON-ready data.
 
         Returns
@@ -136,7 +137,7 @@ def _line_of(answer: MapResult | FailedQuery) -> str:
     return f"{shown}{more}  ln p = {log_text(answer.log_prob)}  {answer.certificate.kind.value}"
 
 
-def _summary(result: MapResult) -> dict[str, Any]:
+def _summary(result: MapResult) -> Record:
     certificate = result.certificate
     return {
         "log_prob": result.log_prob,

@@ -11,6 +11,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+Record = dict[str, Any]  # an object of a JSON file
+
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
     """Whether the value is a list."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from certimap.core.domain import Label
 from certimap.core.result import CertificateKind, MapResult, json_ready
 from certimap.core.summary import aligned
+from certimap.core.untyped import Record
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Explanation:
     tolerances: list[Tolerance]
     superseded: dict[str, Label] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """Return JSON-ready data.
 
         Returns
@@ -93,7 +93,7 @@ class Explanation:
         """
         return {"answer": self.answer.to_dict()} | self.beside()
 
-    def beside(self) -> dict[str, Any]:
+    def beside(self) -> Record:
         """Return the part of `to_dict` without the answer.
 
         Returns
@@ -101,7 +101,7 @@ class Explanation:
         dict
             JSON-ready; infinite numbers are None.
         """
-        parts: dict[str, Any] = {
+        parts: Record = {
             "lead": None if self.lead is None else asdict(self.lead),
             "removed": [asdict(swing) for swing in self.removed],
             "changed": [asdict(swing) for swing in self.changed],

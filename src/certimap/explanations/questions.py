@@ -13,29 +13,52 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.api import condition, map_query
+from certimap.ask.api import condition
 from certimap.ask.inference import log_evidence, marginals
+from certimap.ask.session import Session
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
-from certimap.core.query import make_query
+from certimap.core.query import Evidence, make_query
 from certimap.core.result import CertificateKind, MapResult, Status
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.explanations.explanation import Explanation, Lead, Swing, Tolerance
 from certimap.interop import as_model
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
+from certimap.solvers.driver import seed_of
+from certimap.solvers.request import Request
 
 Floats = NDArray[np.float64]
 EDGE = 1e-9  # from 0 and 1: there a row may make the evidence impossible
 CLOSE = 1e-9  # nats by which a rival must beat the answer; smaller leads are rounding
+ROUNDING = 1e-12  # of logs of values that are compared, relative
+N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
 MAX_STEPS = 50  # lines tried per side; every step crosses closer in, so a handful suffices
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Asks MAP queries about one model, or a variant of it, with one request and seed."""
+
+    model: Model
+    variables: Sequence[str]
+    request: Request
+    seed: int
+
+    def __call__(self, evidence: Evidence, model: Model | None = None, top_k: int | None = None) -> MapResult:
+        """Return the answer given evidence; Ctrl-C, which ends a search early, ends the whole explanation."""
+        session = Session(self.model if model is None else model, replace(self.request, top_k=top_k))
+        found = session.answer(lambda: (self.variables, evidence), self.seed, False)
+        if found.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,49 +84,73 @@ class TableEntry:
         return BayesianNetwork(network.domain, factors, network.hidden)
 
 
-def tolerances_of(
-    ask: Asking,
-    network: BayesianNetwork,
-    evidence: Mapping[str, Any],
-    answer: MapResult,
-    lead: Lead,
-    n_entries: int,
-) -> list[Tolerance]:
-    """Return the exact ranges of the entries that tell answer and runner-up apart most, the tightest first."""
-    now = _log_joint(network, evidence, answer.assignment)
-    found = [
-        _tolerance(ask, network, evidence, answer, now, entry)
-        for entry in _telling(network, evidence, answer, lead, n_entries)
-    ]
-    return sorted(found, key=lambda t: min(t.value - t.low, t.high - t.value))
+@dataclass(frozen=True)
+class Sensitivity:
+    """An answer to a query of a Bayesian network whose table entries move; `now` is ln p(answer, evidence)."""
 
+    ask: Asking
+    network: BayesianNetwork
+    evidence: Evidence
+    answer: Mapping[str, Label]
+    now: float
 
-def _telling(
-    network: BayesianNetwork, evidence: Mapping[str, Any], answer: MapResult, lead: Lead, n: int
-) -> list[TableEntry]:
-    """Return the n entries whose log-odds change the lead fastest, as far as single marginals tell."""
-    if n == 0:
-        return []
-    domain = network.domain
-    possible = [answer.assignment] if lead.nats == math.inf else [answer.assignment, lead.runner_up]
-    with_each = [_chances(network, {**evidence, **q}) for q in possible]
-    scored: list[tuple[float, TableEntry]] = []
-    for i, factor in enumerate(network.factors):
-        sizes = [int(domain.n_states[p]) for p in factor.scope[:-1]]
-        for row in itertools.product(*map(range, sizes)):
-            reached = [math.prod(c[p][s] for p, s in zip(factor.scope[:-1], row, strict=True)) for c in with_each]
-            if max(reached) == 0.0:
-                continue
-            for state, theta in enumerate(factor.table[row].tolist()):
-                if not EDGE < theta < 1.0 - EDGE:
+    def telling(self, lead: Lead, n: int) -> list[TableEntry]:
+        """Return the n entries whose log-odds change the lead fastest, as far as single marginals tell."""
+        if n == 0:
+            return []
+        network = self.network
+        possible = [self.answer] if lead.nats == math.inf else [self.answer, lead.runner_up]
+        with_each = [_chances(network, {**self.evidence, **q}) for q in possible]
+        scored: list[tuple[float, TableEntry]] = []
+        for i, factor in enumerate(network.factors):
+            above = factor.scope[:-1]
+            for row in itertools.product(*(range(int(network.domain.n_states[p])) for p in above)):
+                reached = [math.prod(c[p][s] for p, s in zip(above, row, strict=True)) for c in with_each]
+                if max(reached) == 0.0:
                     continue
-                first, *second = (r * (c[i][state] - theta) for r, c in zip(reached, with_each, strict=True))
-                scored.append((abs(first - sum(second)), TableEntry(i, row, state)))
-    scored.sort(key=lambda pair: -pair[0])
-    return [entry for score, entry in scored[:n] if score > 0.0]
+                for state, theta in enumerate(factor.table[row].tolist()):
+                    if EDGE < theta < 1.0 - EDGE:
+                        first, *second = (
+                            r * (c[i][state] - theta) for r, c in zip(reached, with_each, strict=True)
+                        )
+                        scored.append((abs(first - sum(second)), TableEntry(i, row, state)))
+        scored.sort(key=lambda pair: -pair[0])
+        return [entry for score, entry in scored[:n] if score > 0.0]
+
+    def tolerance(self, entry: TableEntry) -> Tolerance:
+        """Return an entry's range."""
+        variables = self.network.domain.variables
+        parents = [variables[p] for p in self.network.parents[entry.variable]]
+        given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
+        (low, below, kind_low), (high, above, kind_high) = (self._side(entry, far) for far in (EDGE, 1.0 - EDGE))
+        kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
+        ends = 0.0 if below is None else low, 1.0 if above is None else high
+        variable, value = variables[entry.variable], entry.value(self.network)
+        return Tolerance(variable.name, given, _states(variable)[entry.state], value, *ends, (below, above), kind)
+
+    def _side(self, entry: TableEntry, far: float) -> tuple[float, dict[str, Label] | None, CertificateKind]:
+        """Return where a rival overtakes the answer on one side, the rival's changes, and the last certificate."""
+        start, theta = entry.value(self.network), far
+        rival: dict[str, Label] | None = None
+        far_network = entry.moved(self.network, far)
+        own = (self.now, _log_joint(far_network, self.evidence, self.answer))
+        kind = CertificateKind.NONE
+        for _ in range(MAX_STEPS):
+            try:
+                best = self.ask(self.evidence, entry.moved(self.network, theta))
+            except ImpossibleEvidence:
+                return theta, rival, CertificateKind.EXACT
+            kind, ahead = best.certificate.kind, _between(own, (theta - start) / (far - start)) + CLOSE
+            if best.log_joint is None or best.log_joint <= ahead or best.assignment == rival:
+                break
+            rival = best.assignment
+            other = _log_joint(self.network, self.evidence, rival), _log_joint(far_network, self.evidence, rival)
+            theta = start + (far - start) * _crossing(own, other)
+        changes = None if rival is None else {k: v for k, v in rival.items() if self.answer[k] != v}
+        return theta, changes, kind
 
 
-def _chances(network: BayesianNetwork, evidence: dict[str, Any]) -> list[Floats]:
+def _chances(network: BayesianNetwork, evidence: Evidence) -> list[Floats]:
     """Return P(state | evidence) of every variable, observed ones included."""
     found = marginals(network, network.domain.names, evidence)
     return [np.array([found[v.name][s] for s in _states(v)]) for v in network.domain]
@@ -112,68 +159,6 @@ def _chances(network: BayesianNetwork, evidence: dict[str, Any]) -> list[Floats]
 def _states(variable: Categorical | Real) -> tuple[Label, ...]:
     assert isinstance(variable, Categorical)  # a network has no other
     return variable.states
-
-
-def _tolerance(
-    ask: Asking,
-    network: BayesianNetwork,
-    evidence: Mapping[str, Any],
-    answer: MapResult,
-    now: float,
-    entry: TableEntry,
-) -> Tolerance:
-    """Return an entry's range; `now` is ln p(answer, evidence) at the entry's present value."""
-    variable = network.domain.variables[entry.variable]
-    parents = [network.domain.variables[p] for p in network.parents[entry.variable]]
-    given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
-    sides = [_side(ask, network, evidence, answer, now, entry, far) for far in (EDGE, 1.0 - EDGE)]
-    (low, below, kind_low), (high, above, kind_high) = sides
-    kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
-    return Tolerance(
-        variable.name,
-        given,
-        _states(variable)[entry.state],
-        entry.value(network),
-        0.0 if below is None else low,
-        1.0 if above is None else high,
-        (below, above),
-        kind,
-    )
-
-
-def _side(
-    ask: Asking,
-    network: BayesianNetwork,
-    evidence: Mapping[str, Any],
-    answer: MapResult,
-    now: float,
-    entry: TableEntry,
-    far: float,
-) -> tuple[float, dict[str, Label] | None, CertificateKind]:
-    """Return where a rival overtakes the answer on one side, the rival's changes, and the last certificate."""
-    start, theta = entry.value(network), far
-    rival: dict[str, Label] | None = None
-    far_network = entry.moved(network, far)
-    own = (now, _log_joint(far_network, evidence, answer.assignment))
-    kind = CertificateKind.NONE
-    for _ in range(MAX_STEPS):
-        moved = entry.moved(network, theta)
-        try:
-            best = ask(evidence, moved)
-        except ImpossibleEvidence:
-            return theta, rival, CertificateKind.EXACT
-        kind = best.certificate.kind
-        if (
-            best.log_joint is None
-            or best.log_joint <= _between(own, (theta - start) / (far - start)) + CLOSE
-            or best.assignment == rival
-        ):
-            break
-        rival = best.assignment
-        other = (_log_joint(network, evidence, rival), _log_joint(far_network, evidence, rival))
-        theta = start + (far - start) * _crossing(own, other)
-    changes = None if rival is None else {k: v for k, v in rival.items() if answer.assignment[k] != v}
-    return theta, changes, kind
 
 
 def _between(ends: tuple[float, float], share: float) -> float:
@@ -192,7 +177,7 @@ def _crossing(own: tuple[float, float], other: tuple[float, float]) -> float:
     return max(ahead, 0.0) / (max(ahead, 0.0) + behind)
 
 
-def _log_joint(network: BayesianNetwork, evidence: Mapping[str, Any], assignment: Mapping[str, Label]) -> float:
+def _log_joint(network: BayesianNetwork, evidence: Evidence, assignment: Mapping[str, Label]) -> float:
     """Return ln p(assignment, evidence), on the scale of `MapResult.log_joint`; -inf where it is impossible.
 
     The assignment replaces evidence on the query variables; the log weights of the assigned states are added.
@@ -208,34 +193,10 @@ def _log_joint(network: BayesianNetwork, evidence: Mapping[str, Any], assignment
         return -math.inf
 
 
-ROUNDING = 1e-12  # of logs of values that are compared, relative
-N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
-
-
-@dataclass(frozen=True)
-class Asking:
-    """Asks MAP queries about one model, all with the same settings."""
-
-    model: Model
-    variables: Sequence[str]
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    def __call__(self, evidence: Mapping[str, Any], model: Model | None = None, **more: Any) -> MapResult:
-        """Return the most probable states of the query variables given evidence, under this or another model.
-
-        Ctrl-C ends a search early with its best answer; here it is raised again, to end the whole explanation.
-        """
-        asked = self.model if model is None else model
-        found = map_query(asked, self.variables, evidence, epsilon=0.0, delta=0.0, **self.settings, **more)
-        if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
-        return found
-
-
 def explain(
     model: Any,
     variables: Sequence[str] | str | None = None,
-    evidence: Mapping[str, Any] | None = None,
+    evidence: Evidence | None = None,
     *,
     n_entries: int = N_ENTRIES,
     rng: int = 0,
@@ -294,7 +255,8 @@ def explain(
     given = dict(evidence or {})
     query = make_query(source.domain, variables, given, hidden=source.hidden)
     names = [source.domain.names[int(i)] for i in query.variables]
-    ask = Asking(source, names, {"rng": rng, "time_limit": time_limit, "workers": workers, "progress": False})
+    request = Request.of(epsilon=0.0, delta=0.0, time_limit=time_limit, workers=workers)
+    ask = Asking(source, names, request, seed_of(rng))
     is_real = not query.query_domain.is_discrete  # the next best point of a density lies beside the best
     if is_real:
         both = asked_for = answer = answer if answer is not None and answer.certified else ask(given)
@@ -313,7 +275,10 @@ def explain(
     free, found = 0.0, []
     if lead is not None and isinstance(source, BayesianNetwork):
         free = lead.nats if lead.kind is CertificateKind.EXACT else 0.0
-        found = tolerances_of(ask, source, given, answer, lead, n_entries)
+        now = _log_joint(source, given, answer.assignment)
+        moving = Sensitivity(ask, source, given, answer.assignment, now)
+        found = [moving.tolerance(entry) for entry in moving.telling(lead, n_entries)]
+        found.sort(key=lambda t: min(t.value - t.low, t.high - t.value))  # the tightest first
     kept = [s for s in changed if s.changes]
     gone = None if asked_for is None or asked_for.assignment == answer.assignment else asked_for.assignment
     return Explanation(answer, lead, removed, kept, free, found, gone)
@@ -328,7 +293,7 @@ def _has_runner_up(result: MapResult) -> bool:
     return _is_exact(result) and result.top is not None and len(result.top) > 1
 
 
-def _best_of(ask: Asking, evidence: dict[str, Any], both: MapResult, known: MapResult | None) -> MapResult:
+def _best_of(ask: Asking, evidence: Evidence, both: MapResult, known: MapResult | None) -> MapResult:
     """Return the answer to explain: the known one unless another proves to be more probable."""
     if known is not None and _is_exact(known):
         return known
@@ -359,7 +324,7 @@ def _other_states(model: Model, name: str, seen: Label) -> list[Label]:
     return [s for s in variable.states if s != seen] if isinstance(variable, Categorical) else []
 
 
-def _swing(ask: Asking, answer: MapResult, evidence: dict[str, Any], name: str, state: Label | None) -> Swing:
+def _swing(ask: Asking, answer: MapResult, evidence: Evidence, name: str, state: Label | None) -> Swing:
     """Repeat the query without an observation, or with another state in its place."""
     other = {k: v for k, v in evidence.items() if k != name} | ({} if state is None else {name: state})
     try:
@@ -372,7 +337,7 @@ def _swing(ask: Asking, answer: MapResult, evidence: dict[str, Any], name: str, 
     return Swing(name, state, changes, result.certificate.kind)
 
 
-def _is_as_good(ask: Asking, evidence: dict[str, Any], assignment: Mapping[str, Label], best: MapResult) -> bool:
+def _is_as_good(ask: Asking, evidence: Evidence, assignment: Mapping[str, Label], best: MapResult) -> bool:
     """Whether an assignment is worth as much as the best: a tie, or a value beside a density's peak."""
     try:
         posterior = condition(ask.model, ask.variables, evidence)

@@ -19,6 +19,7 @@ from certimap.core.query import Query
 from certimap.core.result import MapResult
 from certimap.errors import TooLarge
 from certimap.proofs.answers import answers_of, least_log
+from certimap.proofs.script import Arrays
 
 MAX_SEARCHES = 5  # per proof; a search that finds a better answer is repeated
 
@@ -78,7 +79,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     return None
 
 
-def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, Any]:
+def _at_ends(model: Circuit, query: Query, arrays: Arrays) -> Arrays:
     """Cut the cells of real variables also where densities end, so that no cell holds two bars of a histogram."""
     ends: dict[int, set[float]] = {}
     for code, leaf in leaf_kinds().items():
@@ -116,7 +117,7 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
     }
 
 
-def intervals_of(query: Query) -> dict[str, Any]:
+def intervals_of(query: Query) -> Arrays:
     """Return the interval of each real variable (one value if observed); nothing if all are discrete."""
     if query.domain.is_discrete:
         return {}

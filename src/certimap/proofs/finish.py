@@ -20,6 +20,7 @@ from certimap.core.model import Model
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
 from certimap.core.result import MapResult
+from certimap.core.untyped import Record
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, SolverError
@@ -28,6 +29,7 @@ from certimap.io.native import exported, fingerprint
 from certimap.proofs.answers import answers_of
 from certimap.proofs.circuits import intervals_of, searched
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, of_network
+from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver
 
 NORMALS = (GaussianMixture, LinearGaussianNetwork)
@@ -151,18 +153,18 @@ def _completed(
     return replace(result, proof=proof, no_proof=short)
 
 
-def _asked(query: Query) -> dict[str, Any]:
+def _asked(query: Query) -> Arrays:
     """Return the arrays of every proof: the evidence."""
     return {"log_weights": query.log_weights, **intervals_of(query)}
 
 
-def _of_mixture(model: Model, query: Query) -> dict[str, Any]:
+def _of_mixture(model: Model, query: Query) -> Arrays:
     """Return the arrays of the evidence for a proof that cuts no variable into cells."""
     arrays = _asked(query)
     return arrays if isinstance(model, Circuit) else {name: arrays[name] for name in ("log_weights", "intervals")}
 
 
-def _meta(model: Model, result: MapResult, draft: Proof) -> dict[str, Any]:
+def _meta(model: Model, result: MapResult, draft: Proof) -> Record:
     """Return a proof's data on its model, answer and claim."""
     certificate = result.certificate
     encoded = [

@@ -22,6 +22,7 @@ from certimap.core.summary import (
     probability_text,
     warnings_of,
 )
+from certimap.core.untyped import Record
 from certimap.errors import QueryError
 from certimap.explanations import Explanation, Swing, Tolerance
 from certimap.explanations.reports.reading import explanation_of, result_of
@@ -150,7 +151,7 @@ def report_page(paths: Sequence[AnyPath]) -> str:
     several = {str(path) for path, number, _ in held if number > 1}
     sections: list[str] = []
     links: list[tuple[str, str]] = []
-    data: list[dict[str, Any]] = []
+    data: list[Record] = []
     for i, (path, number, record) in enumerate(held):
         title = f"{path}, answer {number}" if str(path) in several else str(path)
         if "error" in record:
@@ -210,11 +211,9 @@ def _part(name: str) -> str:
     return files("certimap.explanations.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _answer(
-    i: int, path: AnyPath, record: Mapping[str, Any], result: MapResult, explained: Explanation | None
-) -> str:
+def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained: Explanation | None) -> str:
     """Return the body of one answer's section."""
-    asked: Mapping[str, Any] = record["asked"]
+    asked: Record = record["asked"]
     warnings = "".join(f"<p><strong>{escaped(text)}</strong></p>" for text in warnings_of(result))
     look = "verdict" if result.certified else "verdict open"
     verdict = f"<div class='{look}'>{warnings}<p>{escaped(_plain(result))}</p></div>"
@@ -251,7 +250,7 @@ def _plain_of(c: Certificate) -> str:
     return f"The proof that was asked for is missing. Certificate: {certificate_sentence(c)}."
 
 
-def _question(asked: Mapping[str, Any], result: MapResult) -> str:
+def _question(asked: Record, result: MapResult) -> str:
     """State the query and the evidence."""
     n = len(result.assignment)
     what = (
@@ -267,7 +266,7 @@ def _question(asked: Mapping[str, Any], result: MapResult) -> str:
     return f"{lead}, given what was observed?</p>" + table("Observed", ("variable", "evidence"), rows)
 
 
-def _observed(form: Mapping[str, Any]) -> str:
+def _observed(form: Record) -> str:
     """Show evidence as it was recorded."""
     if "label" in form or "labels" in form:
         return str(form["label"]) if "label" in form else "one of " + ", ".join(str(x) for x in form["labels"])
@@ -344,7 +343,7 @@ def _front(i: int, result: MapResult) -> str:
     )
 
 
-def _provenance(path: AnyPath, asked: Mapping[str, Any], result: MapResult) -> str:
+def _provenance(path: AnyPath, asked: Record, result: MapResult) -> str:
     """State the origin of the answer, and the way to reproduce it."""
     model = asked.get("file")
     command = shlex.join(["certimap", "replay", str(path), *([] if model is None else [str(model)])])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
+from certimap.core.untyped import Record
 from certimap.errors import ParseError
 from certimap.explanations import Explanation, Lead, Swing, Tolerance
 from certimap.io.files import AnyPath
 
 
-def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
+def result_of(record: Record, path: AnyPath) -> MapResult:
     """Return the result that a record was written from.
 
     Numbers that JSON holds as null are infinite where the result has them so, else None. Raises ParseError, naming
@@ -26,7 +26,7 @@ def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
         certificate["assumptions"] = tuple(str(text) for text in certificate["assumptions"])
         for name in ("epsilon", "delta", "requested_epsilon", "requested_delta", "tolerance"):
             certificate[name] = float(certificate[name])
-        kept: dict[str, Any] = {f.name: record[f.name] for f in fields(MapResult) if f.name in record}
+        kept: Record = {f.name: record[f.name] for f in fields(MapResult) if f.name in record}
         kept["certificate"] = Certificate(**certificate)
         kept["status"] = Status(record["status"]["code"])
         kept["pareto"] = [(float(epsilon), float(delta)) for epsilon, delta in record["pareto"]]
@@ -47,7 +47,7 @@ def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
         ) from None
 
 
-def explanation_of(record: Mapping[str, Any], result: MapResult, path: AnyPath) -> Explanation | None:
+def explanation_of(record: Record, result: MapResult, path: AnyPath) -> Explanation | None:
     """Return the explanation that a record holds beside its answer (`certimap solve --explain`), or None.
 
     Raises ParseError, naming the file, where it is damaged.
@@ -74,12 +74,12 @@ def explanation_of(record: Mapping[str, Any], result: MapResult, path: AnyPath) 
         ) from None
 
 
-def _swing(held: Mapping[str, Any]) -> Swing:
+def _swing(held: Record) -> Swing:
     kind = None if held["kind"] is None else CertificateKind(held["kind"])
     return Swing(str(held["variable"]), held["state"], dict(held["changes"]), kind)
 
 
-def _tolerance(held: Mapping[str, Any]) -> Tolerance:
+def _tolerance(held: Record) -> Tolerance:
     below, above = (None if rival is None else dict(rival) for rival in held["rivals"])
     value, low, high = (float(held[name]) for name in ("value", "low", "high"))
     given, kind = dict(held["given"]), CertificateKind(held["kind"])
