@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,22 +14,20 @@ from certimap.ask.session import Session
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.model import Model
+from certimap.core.named import needed
 from certimap.core.result import MapResult
-from certimap.errors import DataError, MissingDependency
+from certimap.errors import DataError
 from certimap.interop import as_model
 from certimap.learn import ChowLiuTree, HiddenChowLiuTree, LearnSPN
 from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
 from certimap.learn.table import encode, missing_in, read_table
 from certimap.solvers.request import Request
 
-try:
-    _joblib: Any = import_module("joblib")
-    _base: Any = import_module("sklearn.base")
-    _exceptions: Any = import_module("sklearn.exceptions")
-    _validation: Any = import_module("sklearn.utils.validation")
-except ImportError:
-    raise MissingDependency("MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'") from None
-
+_NEEDS = "MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'"
+_joblib, _base, _exceptions, _validation = (
+    needed(module, _NEEDS)
+    for module in ("joblib", "sklearn.base", "sklearn.exceptions", "sklearn.utils.validation")
+)
 METHODS = {"hclt": HiddenChowLiuTree, "learnspn": LearnSPN, "chow-liu": ChowLiuTree}
 ROWS_TOGETHER = 128  # rows per task of the pool; seeds are per task, so that the pool's size changes no answer
 

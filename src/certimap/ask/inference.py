@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,10 @@ from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.limits import Limits
 from certimap.core.model import Model
+from certimap.core.named import needed
 from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.query import Query, make_query, names_of
-from certimap.errors import ImpossibleEvidence, MissingDependency, ModelError, QueryError, TooLarge
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.solvers.registry import made
 from certimap.solvers.request import Budget, Request
@@ -258,6 +259,15 @@ def log_evidence_bounds(
     return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 
 
+class _Drawing(TypedDict, total=False):
+    """Settings of `sample`; see there."""
+
+    rng: int | np.random.Generator | None
+    workers: int | None
+    time_limit: float | None
+    max_memory: int | None
+
+
 @overload
 def sample(
     model: Any,
@@ -265,11 +275,8 @@ def sample(
     evidence: Any = None,
     variables: Sequence[str] | str | None = None,
     *,
-    rng: int | np.random.Generator | None = None,
     as_frame: Literal[False] = False,
-    workers: int | None = None,
-    time_limit: float | None = None,
-    max_memory: int | None = None,
+    **settings: Unpack[_Drawing],
 ) -> dict[str, NDArray[Any]]: ...
 @overload
 def sample(
@@ -278,11 +285,8 @@ def sample(
     evidence: Any = None,
     variables: Sequence[str] | str | None = None,
     *,
-    rng: int | np.random.Generator | None = None,
     as_frame: bool,
-    workers: int | None = None,
-    time_limit: float | None = None,
-    max_memory: int | None = None,
+    **settings: Unpack[_Drawing],
 ) -> Any: ...
 def sample(
     model: Any,
@@ -331,7 +335,10 @@ def sample(
     from certimap.learn.table import decode
 
     columns = decode(points, posterior.domain)
-    return _frame(columns) if as_frame else columns
+    if not as_frame:
+        return columns
+    pandas = needed("pandas", "a frame of samples needs pandas: pip install certimap[pandas]")
+    return pandas.DataFrame(columns)
 
 
 def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
@@ -391,11 +398,3 @@ def _tables(posterior: Posterior) -> dict[str, NDArray[np.float64]]:
         row = np.exp(logs - logs.max())
         out[name] = row / row.sum()
     return out
-
-
-def _frame(columns: dict[str, NDArray[Any]]) -> Any:
-    try:
-        import pandas
-    except ModuleNotFoundError:
-        raise MissingDependency("a frame of samples needs pandas: pip install certimap[pandas]") from None
-    return pandas.DataFrame(columns)

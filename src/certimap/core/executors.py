@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 from certimap.core.arguments import check_whole
-from certimap.errors import MissingDependency, SolverError
+from certimap.core.named import needed
+from certimap.errors import SolverError
 
 N_KEPT = 4  # payloads that a worker caches
 SMALL = 2**16  # bytes up to which a payload goes with every task
@@ -96,10 +96,7 @@ def executor_named(text: str) -> Generator[Executor]:
     kind, _, address = text.partition(":")
     if kind != "dask" or not address:
         raise SolverError(f"{text!r} names no executor; expected dask:ADDRESS, such as dask:tcp://scheduler:8786")
-    try:
-        distributed: Any = import_module("distributed")
-    except ImportError:
-        raise MissingDependency("an executor of dask needs distributed; pip install distributed") from None
+    distributed = needed("distributed", "an executor of dask needs distributed; pip install distributed")
     try:
         client = distributed.Client(address)
     except (OSError, ValueError) as problem:

@@ -10,6 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from certimap.errors import MissingDependency
+
 
 @cache
 def at(place: str) -> Any:
@@ -35,6 +37,14 @@ def stubbed(package: str) -> dict[str, str]:
     assert stub is not None
     lines = re.findall(r"^from (\S+) import (\w+) as \2$", stub.decode("ascii"), re.MULTILINE)
     return {name: module for module, name in lines}
+
+
+def needed(module: str, sentence: str) -> Any:
+    """Import a module of an optional package; where it is missing, raise MissingDependency with a sentence."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingDependency(sentence) from None
 
 
 def place_of(kind: type) -> str:

@@ -59,28 +59,20 @@ class Status(StrEnum):
         return _MESSAGES[self]
 
 
+_OR_LESS = "accept a pair (epsilon, delta) of the Pareto front."
 _MESSAGES = {
     Status.CERTIFIED: "The answer carries the certificate that was asked for.",
     Status.HEURISTIC: (
         "The method proves nothing beyond the bounds shown; use solver='auto' or warm-start 'pac' with "
         "this answer for a certificate."
     ),
-    Status.TIME_LIMIT: (
-        "The time limit was reached; raise time_limit, or accept a pair (epsilon, delta) of the Pareto front."
-    ),
-    Status.SAMPLE_LIMIT: (
-        "The draw limit was reached; raise max_samples, or accept a pair (epsilon, delta) of the Pareto front."
-    ),
-    Status.NODE_LIMIT: (
-        "The node limit was reached; raise max_nodes, or accept a pair (epsilon, delta) of the Pareto front."
-    ),
-    Status.MEMORY_LIMIT: (
-        "The memory limit was reached; raise max_memory, or accept a pair (epsilon, delta) of the Pareto front."
-    ),
-    Status.INTERRUPTED: ("The run was interrupted; the answer carries exactly what it had earned by then."),
+    Status.TIME_LIMIT: f"The time limit was reached; raise time_limit, or {_OR_LESS}",
+    Status.SAMPLE_LIMIT: f"The draw limit was reached; raise max_samples, or {_OR_LESS}",
+    Status.NODE_LIMIT: f"The node limit was reached; raise max_nodes, or {_OR_LESS}",
+    Status.MEMORY_LIMIT: f"The memory limit was reached; raise max_memory, or {_OR_LESS}",
+    Status.INTERRUPTED: "The run was interrupted; the answer carries exactly what it had earned by then.",
     Status.EXHAUSTED: (
-        "The method ran to its end without the certificate asked for; try solver='auto', or accept a pair "
-        "(epsilon, delta) of the Pareto front."
+        f"The method ran to its end without the certificate asked for; try solver='auto', or {_OR_LESS}"
     ),
 }
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from certimap.core.named import needed
 from certimap.core.result import MapResult, json_ready
 from certimap.core.summary import aligned, log_text
 from certimap.core.untyped import Record
-from certimap.errors import MissingDependency
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,7 @@ class ResultList(list[Answer]):
         MissingDependency
             When pandas is not installed.
         """
-        try:
-            import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
-        except ModuleNotFoundError:
-            raise MissingDependency("a data frame needs pandas; pip install 'certimap[pandas]'") from None
+        pd = needed("pandas", "a data frame needs pandas; pip install 'certimap[pandas]'")
         rows = [
             {"status": "failed", "error": answer.message}
             if isinstance(answer, FailedQuery)
