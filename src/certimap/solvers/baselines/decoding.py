@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from certimap.certify.external import own_source
 from certimap.certify.ledger import Ledger
-from certimap.certify.sources import own_source
 from certimap.circuits.guess import GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
