@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
 DOC_COLUMNS = 115
 LIMITS = {
-    "lines in src/certimap": 73_570,
+    "lines in src/certimap": 73_440,
     "names on the first level": 20,
-    "protocols": 16,
+    "protocols": 13,
     "public class names with two meanings": 0,
-    "dict[str, Any] and Mapping[str, Any] outside cli": 50,
-    f"functions with more than {MOST_PARAMETERS} parameters outside kernels": 20,
+    "dict[str, Any] and Mapping[str, Any] outside cli": 48,
+    f"functions with more than {MOST_PARAMETERS} parameters outside kernels": 9,
     f"lines of docs above {DOC_COLUMNS} columns, tables aside": 0,
 }
 

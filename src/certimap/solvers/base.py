@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from certimap.certify.sources import own_source
+from certimap.certify.external import own_source
 from certimap.errors import SolverError
 
 if TYPE_CHECKING:
