@@ -51,26 +51,13 @@ def tree_of_circuit(
     Products that split a scope more finely than others are regrouped. Shared products, sums of sums, and sums of
     different depth over one scope are supported.
 
-    Parameters
-    ----------
-    plan
-        The conditioned circuit; every node is a distribution.
-    log_evidence
-        Natural log of p(e) for the posterior; None means 0.
-    max_table
-        Maximum number of entries of all tables together.
-    workers
-        Threads of the posterior; None means 1.
-    control
-        Raises TimeUp if its deadline leaves too little time.
+    `plan`: the conditioned circuit; every node is a distribution.
+    `log_evidence`: natural log of p(e) for the posterior; None means 0.
+    `max_table`: maximum number of entries of all tables together.
+    `workers`: threads of the posterior; None means 1.
+    `control`: raises TimeUp if its deadline leaves too little time.
 
-    Returns
-    -------
-    BucketTreePosterior or None
-        None if the circuit is not structured, has a real variable, or needs more than `max_table` entries.
-
-    Notes
-    -----
+    Returns None if the circuit is not structured, has a real variable, or needs more than `max_table` entries.
     Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
     """
     control = control or Control()
@@ -368,22 +355,9 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
 
     Terms of the root's sum that share nodes belong to one tree.
 
-    Parameters
-    ----------
-    plan
-        The conditioned circuit.
-    control
-        Raises TimeUp if its deadline leaves too little time.
-
-    Returns
-    -------
-    TreeSum or None
-        Also None for more than 64 trees, trees of fewer than eight edges per variable on average, or more than
-        four table entries per edge.
-
-    Notes
-    -----
-    Cost: linear in the circuit's edges until the first part without a tree.
+    `plan`: the conditioned circuit. `control`: raises TimeUp if its deadline leaves too little time. Also None
+    for more than 64 trees, trees of fewer than eight edges per variable on average, or more than four table
+    entries per edge. Cost: linear in the circuit's edges until the first part without a tree.
     """
     root = plan.n_nodes - 1
     parts = plan.children[plan.child_ptr[root] : plan.child_ptr[root + 1]]
@@ -443,14 +417,8 @@ def _mixed(plan: Plan, keep: NDArray[np.bool_], parts: NDArray[np.int32], log_we
 class TreeMixturePosterior(CircuitPosterior):
     """p(q | e) of a circuit that is a mixture of trees: a circuit with sharper bounds for searches.
 
-    Parameters
-    ----------
-    posterior
-        The conditioned circuit.
-    trees
-        The same distribution as a sum of trees.
-    control
-        The control of the current run.
+    `posterior`: the conditioned circuit. `trees`: the same distribution as a sum of trees. `control`: the control
+    of the current run.
     """
 
     def __init__(self, posterior: CircuitPosterior, trees: TreeSum, control: Control) -> None:
@@ -468,14 +436,8 @@ class TreeMixturePosterior(CircuitPosterior):
 class TreeMixtureProber(PlanProber):
     """Probes a plan; after `tighten` has given a target, its trees also bound boxes.
 
-    Parameters
-    ----------
-    plan, workers
-        As in `PlanProber`.
-    trees
-        The plan as a sum of trees.
-    control
-        Checked between eliminations.
+    `plan`, `workers`: as in `PlanProber`. `trees`: the plan as a sum of trees. `control`: checked between
+    eliminations.
     """
 
     def __init__(self, plan: Plan, workers: int, trees: TreeSum, control: Control) -> None:

@@ -43,18 +43,9 @@ class CompletePosterior:
 def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) -> CompletePosterior:
     """Return the posterior of a query whose evidence assigns every variable.
 
-    Parameters
-    ----------
-    query
-        A query without query variables.
-    condition
-        Conditions the model on a query with query variables. It is called for one variable (with the fewest
-        states) given all others, the model's cheapest query.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        If p(e) = 0.
+    `query`: a query without query variables. `condition`: conditions the model on a query with query variables. It
+    is called for one variable (with the fewest states) given all others, the model's cheapest query. Raises
+    ImpossibleEvidence if p(e) = 0.
     """
     sizes = query.domain.n_states.tolist()
     asked = min(query.observed, key=lambda i: (sizes[i] or math.inf, i))

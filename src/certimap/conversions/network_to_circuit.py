@@ -271,13 +271,9 @@ class Compiler:
 class _Groups:
     """Entries of a clique grouped by row and by the nodes they multiply.
 
-    Attributes
-    ----------
-    row, key, log_weight, start, size
-        Per group: its row, its combination of nodes, the log of its total weight, and where its
-        entries are among the sorted ones.
-    state, weight
-        Per sorted entry: the state of the eliminated variable, and its log weight.
+    `row`, `key`, `log_weight`, `start`, `size`: per group: its row, its combination of nodes, the log of its total
+    weight, and where its entries are among the sorted ones. `state`, `weight`: per sorted entry: the state of the
+    eliminated variable, and its log weight.
     """
 
     def __init__(self, rows: Ints, states: Ints, keys: Ints, log_weights: Floats) -> None:

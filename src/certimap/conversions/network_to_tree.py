@@ -31,23 +31,13 @@ def tree_of_network(
 
     Barren variables and impossible states are removed first.
 
-    Parameters
-    ----------
-    network, query
-        The network, and a query over its domain.
-    max_table
-        Limit on the entries of a table.
-    order
-        An elimination order of the variables without hard evidence; min-fill by default.
-    workers
-        Threads; None means 1.
+    `network`, `query`: the network, and a query over its domain.
+    `max_table`: limit on the entries of a table.
+    `order`: an elimination order of the variables without hard evidence; min-fill by default.
+    `workers`: threads; None means 1.
 
-    Raises
-    ------
-    ModelError
-        If a table would be too large (raised before any is built), or the order misses a variable.
-    ImpossibleEvidence
-        If the evidence has probability zero.
+    Raises ModelError if a table would be too large (raised before any is built), or the order misses a variable.
+    Raises ImpossibleEvidence if the evidence has probability zero.
     """
     reduced = reduce_network(network, query)
     if order is None:

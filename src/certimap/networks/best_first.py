@@ -45,21 +45,11 @@ MAX_LEVELS = 4_000
 class BestFirstSearch:
     """The open nodes of a search and the current dive.
 
-    Parameters
-    ----------
-    costs, dual
-        The problem and its state at the root, after sweeps.
-    max_bytes
-        Memory of the stack and of the list of open nodes; when the list is full, dives run to their end.
-    lists_all
-        Report every full assignment above the threshold, not only improvements.
-
-    Attributes
-    ----------
-    open_bound
-        The largest bound of a node that is open or being searched; `HARD` when none is left.
-    closed_bound
-        The largest threshold at which a branch was cut.
+    `costs`, `dual`: the problem and its state at the root, after sweeps.
+    `max_bytes`: memory of the stack and of the list of open nodes; when the list is full, dives run to their end.
+    `lists_all`: report every full assignment above the threshold, not only improvements.
+    `open_bound`: the largest bound of a node that is open or being searched; `HARD` when none is left.
+    `closed_bound`: the largest threshold at which a branch was cut.
     """
 
     def __init__(self, costs: Costs, dual: DualState, *, max_bytes: int, lists_all: bool) -> None:

@@ -58,12 +58,8 @@ class Room:
 class SumLayout:
     """Collects the regions of a conditional elimination, in order.
 
-    Attributes
-    ----------
-    scales
-        Nats taken out of each table.
-    reach
-        The sum over tables of the largest logs that stand for them, in nats: their rounding is relative to it.
+    `scales`: nats taken out of each table. `reach`: the sum over tables of the largest logs that stand for them,
+    in nats: their rounding is relative to it.
     """
 
     def __init__(
@@ -242,23 +238,12 @@ class NuisancePart(NamedTuple):
 class PointEvaluator:
     """Values of full assignments of the query, ln of (product of tables, nuisance summed out), in nats.
 
-    Parameters
-    ----------
-    problem
-        Any problem of floats.
-    variables
-        The columns of the points: every query variable of the problem, and possibly others.
-    workers
-        Threads; the values do not depend on it.
-    parts
-        The result of `ordered_parts` for the problem, if already known.
-
-    Attributes
-    ----------
-    work
-        Table entries visited by climbs so far.
-    has_answer
-        Whether a point of nonzero probability has been valued, where points are very dear.
+    `problem`: any problem of floats.
+    `variables`: the columns of the points: every query variable of the problem, and possibly others.
+    `workers`: threads; the values do not depend on it.
+    `parts`: the result of `ordered_parts` for the problem, if already known.
+    `work`: table entries visited by climbs so far.
+    `has_answer`: whether a point of nonzero probability has been valued, where points are very dear.
     """
 
     def __init__(
@@ -413,12 +398,7 @@ class Total(NamedTuple):
 def log_total(problem: Problem, max_work: float, control: Control | None = None) -> Total | None:
     """Return the log (nats) of the sum over all variables; None if it needs more than `max_work` entries.
 
-    Raises
-    ------
-    TimeUp
-        When the time is up before an order is found.
-    ImpossibleEvidence
-        When the sum is 0.
+    Raises TimeUp when the time is up before an order is found. Raises ImpossibleEvidence when the sum is 0.
     """
     everything = replace(problem, query=frozenset())
     parts = ordered_parts(everything, control)
@@ -453,10 +433,7 @@ def work_of(problem: Problem, parts: Sequence[NuisancePart]) -> float:
 def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[NuisancePart]:
     """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`.
 
-    Raises
-    ------
-    TimeUp
-        When the time is up.
+    Raises TimeUp when the time is up.
     """
     return [NuisancePart(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
 

@@ -19,19 +19,10 @@ Ints = NDArray[np.int64]
 class Costs:
     """An integer problem as arrays, its largest entries moved to the constant.
 
-    Parameters
-    ----------
-    problem
-        Integers, without nuisance variables.
-    variables
-        The problem's variables in the order in which sweeps visit them.
-
-    Attributes
-    ----------
-    arrays
-        For the kernels; variable number i is `variables[i]`.
-    constant
-        Added to the sum of the entries, in units.
+    `problem`: integers, without nuisance variables.
+    `variables`: the problem's variables in the order in which sweeps visit them.
+    `arrays`: for the kernels; variable number i is `variables[i]`.
+    `constant`: added to the sum of the entries, in units.
     """
 
     def __init__(self, problem: Problem, variables: Sequence[int]) -> None:

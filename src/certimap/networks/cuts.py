@@ -55,12 +55,7 @@ def _summed(rows: Ints, at: Ints, n: int) -> Ints:
 def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, int], float] | None:
     """Return a best assignment and its bound (nats) if a minimum cut finds it, because no cycle is frustrated.
 
-    Parameters
-    ----------
-    problem
-        Of floats, without nuisance variables.
-    control
-        Looked at between flows.
+    `problem`: of floats, without nuisance variables. `control`: looked at between flows.
     """
     balanced = _balanced(problem)
     if balanced is None:
@@ -97,17 +92,8 @@ def cut(problem: Problem, control: Control | None = None) -> Simplified:
     Where states agree best (or do so after those of some variables are swapped) nothing is left open. Other
     problems are returned as they are. Cost: see `roof`.
 
-    Parameters
-    ----------
-    problem
-        Of integers.
-    control
-        Looked at between flows.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When a variable has no possible state left.
+    `problem`: of integers. `control`: looked at between flows. Raises ImpossibleEvidence when a variable has no
+    possible state left.
     """
     if len(problem.sizes) < FEWEST_VARIABLES or not is_binary(problem):
         return Simplified(problem)

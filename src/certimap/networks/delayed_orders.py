@@ -27,16 +27,10 @@ def delayed(
     A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
     make the waiting one's own clique, larger than that. Those that have waited to the end go by smallest clique.
 
-    Parameters
-    ----------
-    problem
-        Whose variables are ordered.
-    base
-        An order that keeps cliques small; variables that the problem does not have are skipped.
-    bits
-        What may be formed. Where the base order needs more, it is followed.
-    gains
-        How much the bound falls (nats, about) where a queried variable waits: those that gain least go first.
+    `problem`: whose variables are ordered.
+    `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
+    `bits`: what may be formed. Where the base order needs more, it is followed.
+    `gains`: how much the bound falls (nats, about) where a queried variable waits: those that gain least go first.
 
     Cost: some set operations per variable and neighbour.
     """

@@ -65,14 +65,8 @@ def with_functions(
 ) -> tuple[NDArray[np.int64], list[int]]:
     """Append the states of determined variables to points of the query.
 
-    Parameters
-    ----------
-    points, variables
-        States of the open query variables, shape (batch, n), and which these are, by column.
-
-    Returns
-    -------
-    Points with a column more for each function, and the variables of all columns.
+    `points`, `variables`: states of the open query variables, shape (batch, n), and which these are, by column.
+    Returns points with a column more for each function, and the variables of all columns.
     """
     column = {v: points[:, k] for k, v in enumerate(variables)}
     for v, scope, states in functions:

@@ -125,10 +125,7 @@ def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list
 
     The pass holds the live messages at each border, and all messages of one stretch at a time.
 
-    Raises
-    ------
-    TooLarge
-        When no number of stretches fits.
+    Raises TooLarge when no number of stretches fits.
     """
     n_states = np.array([problem.sizes[v] for v in plan.order], np.int64)
     products = 2.0 ** np.minimum(plan.cliques.log2_entries(n_states), MOST_LOG2)
@@ -196,25 +193,13 @@ class Run(NamedTuple):
 class Buckets:
     """The buckets of an elimination, the tables that each bucket multiplies, and room for its messages.
 
-    Parameters
-    ----------
-    problem
-        The tables.
-    plan
-        The elimination order.
-
-    Attributes
-    ----------
-    arrays
-        Arrays for the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
-    n_buffered
-        Entries of that buffer.
-    n_tables
-        The number of tables. Tables are the first pieces; the others are the buckets' messages.
-    is_small
-        Which buckets a compiled pass may handle.
-    largest
-        The entries of the largest small product.
+    `problem`: the tables.
+    `plan`: the elimination order.
+    `arrays`: arrays for the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
+    `n_buffered`: entries of that buffer.
+    `n_tables`: the number of tables. Tables are the first pieces; the others are the buckets' messages.
+    `is_small`: which buckets a compiled pass may handle.
+    `largest`: the entries of the largest small product.
     """
 
     def __init__(self, problem: Problem, plan: EliminationPlan) -> None:
@@ -265,17 +250,8 @@ class Buckets:
 class Pieces:
     """The entries of all tables and messages of one pass: an array per large message, one for all others.
 
-    Parameters
-    ----------
-    buckets
-        The buckets of the pass.
-    tables
-        The concatenated entries of all tables.
-
-    Attributes
-    ----------
-    buffer
-        All entries except large messages.
+    `buckets`: the buckets of the pass. `tables`: the concatenated entries of all tables. `buffer`: all entries
+    except large messages.
     """
 
     def __init__(self, buckets: Buckets, tables: Values) -> None:

@@ -25,14 +25,8 @@ def expanded(
     A move is a binary problem, solved where states attract each other; elsewhere roof duality tells a part of it,
     and the other variables stay. None for problems of other kinds, and where no possible assignment is found.
 
-    Parameters
-    ----------
-    problem
-        Of integers, without nuisance variables.
-    start
-        Where moves begin; None for the best state of each variable by itself.
-    control
-        Looked at between moves and flows; the best so far is returned.
+    `problem`: of integers, without nuisance variables. `start`: where moves begin; None for the best state of each
+    variable by itself. `control`: looked at between moves and flows; the best so far is returned.
     """
     tables = _Pairwise.of(problem)
     if tables is None:

@@ -52,13 +52,8 @@ def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) 
     The largest entry of each table moves to the constant. Finite entries below `lowest` are raised to it, so that
     sums of `n_added` entries fit. Values never decrease.
 
-    Parameters
-    ----------
-    n_added
-        The most tables, messages included, that are ever added up.
-    reach
-        Range, in nats below the largest entry of a table or message, in which entries stay distinct. The unit is
-        proportional to it.
+    `n_added`: the most tables, messages included, that are ever added up. `reach`: range, in nats below the
+    largest entry of a table or message, in which entries stay distinct. The unit is proportional to it.
     """
     lowest = -(2**58 // max(n_added, 1))
     unit = 2.0 ** math.ceil(math.log2(reach / -lowest))

@@ -51,10 +51,7 @@ def log_partition(
     Cost: about three passes over the split tables per iteration, and one conditional elimination of at most
     2^24 entries. The time of `control` ends it early, with bounds that hold as well.
 
-    Raises
-    ------
-    TooLarge
-        When the split tables do not fit into memory.
+    Raises TooLarge when the split tables do not fit into memory.
     """
     control = control or Control()
     everything = replace(problem, query=frozenset())

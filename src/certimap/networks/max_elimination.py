@@ -29,28 +29,13 @@ _NO_TABLE = np.zeros(1, np.int64)
 class MaxElimination:
     """The maximum of an integer problem and an assignment that attains it.
 
-    Parameters
-    ----------
-    problem
-        Without nuisance variables; of integers (`to_integers`), or, with `fine`, of floats.
-    workers
-        Threads for large products; the result does not depend on it.
-    control
-        Checked between blocks of a product; TimeUp is raised when work should stop.
-    keep_tables
-        Keep every table, for `ranked`.
-    fine
-        The problem in its own unit (`to_fine_integers`); the largest entry of each message is then subtracted.
+    `problem`: without nuisance variables; of integers (`to_integers`), or, with `fine`, of floats.
+    `workers`: threads for large products; the result does not depend on it.
+    `control`: checked between blocks of a product; TimeUp is raised when work should stop.
+    `keep_tables`: keep every table, for `ranked`.
+    `fine`: the problem in its own unit (`to_fine_integers`); the largest entry of each message is then subtracted.
 
-    Raises
-    ------
-    ImpossibleEvidence
-        When every assignment has probability 0.
-    TimeUp
-        When `control` asks to stop.
-
-    Notes
-    -----
+    Raises ImpossibleEvidence when every assignment has probability 0. Raises TimeUp when `control` asks to stop.
     Cost: `plan.n_entries` additions per table; products are never held, only their maxima. Sums and maxima of
     integers are exact, so that the maximum is too.
     """

@@ -57,16 +57,10 @@ class MixedTree:
 
     Entries are scaled doubles; positive ones that are too small for a product are raised, zeros stay zeros.
 
-    Parameters
-    ----------
-    problem
-        Of floats.
-    order
-        All its variables, the first eliminated first.
-    control
-        Ends a pass by TimeUp.
-    workers
-        Threads that share large tables; the bounds do not depend on it.
+    `problem`: of floats.
+    `order`: all its variables, the first eliminated first.
+    `control`: ends a pass by TimeUp.
+    `workers`: threads that share large tables; the bounds do not depend on it.
     """
 
     def __init__(

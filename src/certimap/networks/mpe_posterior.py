@@ -30,32 +30,16 @@ WORK_PER_TABLE = 50.0  # of scoring one row
 class MpePosterior:
     """A product of tables over the query variables, known up to its total: ratios and `log_joint`, no p(e).
 
-    Parameters
-    ----------
-    query
-        The query.
-    prepared
-        The network's problem for it, nuisance variables summed out.
-    log_evidence
-        ln p(e) where it is known.
-    workers
-        Threads that maximising it may take, None for every core; the answer does not depend on it.
-    functions
-        The variables that the problem maximises beyond the query, which determines them.
+    `query`: the query.
+    `prepared`: the network's problem for it, nuisance variables summed out.
+    `log_evidence`: ln p(e) where it is known.
+    `workers`: threads that maximising it may take, None for every core; the answer does not depend on it.
+    `functions`: the variables that the problem maximises beyond the query, which determines them.
+    `domain`: the query variables, in the user's order.
+    `problem`: their maximisation problem.
+    `facts`: not normalised: in general p(e) would take the sum over all assignments.
 
-    Attributes
-    ----------
-    domain
-        The query variables, in the user's order.
-    problem
-        Their maximisation problem.
-    facts
-        Not normalised: in general p(e) would take the sum over all assignments.
-
-    Raises
-    ------
-    TooLarge
-        When nuisance variables are left.
+    Raises TooLarge when nuisance variables are left.
     """
 
     def __init__(
@@ -131,16 +115,10 @@ class EliminationPosterior(MpePosterior):
     Points are scored by the tables themselves. Questions about boxes, and draws, use a tree of conditional tables.
     The tree takes many times as long to make as the maximum, so that it is made on first use.
 
-    Parameters
-    ----------
-    query, prepared, workers, functions
-        As for `MpePosterior`; no nuisance variables.
-    order
-        Of an elimination of all its variables, which is cheap.
-    total
-        ln p(e), and how far it may be off.
-    make_tree
-        Returns the same posterior with masses, bounds and draws.
+    `query`, `prepared`, `workers`, `functions`: as for `MpePosterior`; no nuisance variables.
+    `order`: of an elimination of all its variables, which is cheap.
+    `total`: ln p(e), and how far it may be off.
+    `make_tree`: returns the same posterior with masses, bounds and draws.
     """
 
     def __init__(

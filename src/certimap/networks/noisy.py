@@ -91,15 +91,9 @@ def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categ
     Helper i is the maximum of the leak and the first i contributions; its name is "NAME:max:i". The last piece is
     the node itself.
 
-    Raises
-    ------
-    ModelError
-        For a parent that is not declared or has no contribution, an unknown label, or a row that is no
-        distribution.
-
-    Notes
-    -----
-    Cost: one table of (parent's states) x (node's states)^2 per parent. No probability is subtracted from another.
+    Raises ModelError for a parent that is not declared or has no contribution, an unknown label, or a row that is
+    no distribution. Cost: one table of (parent's states) x (node's states)^2 per parent. No probability is
+    subtracted from another.
     """
     if isinstance(node, NoisyOr):
         node = as_noisy_max(node, child, parents)

@@ -69,25 +69,15 @@ def min_fill(
 ) -> Elimination | None:
     """Order variables by fewest fill-in edges, ties by the smaller clique and then by position.
 
-    Parameters
-    ----------
-    scopes
-        Sets of variables that occur together.
-    sizes
-        The number of states of every variable to eliminate.
-    first
-        Variables to take before others while their clique has at most `2 ** log2_limit` entries.
-    query
-        The variables that are not summed out, for the order's `n_edges`.
-    most_entries
-        Give up, and return None, once the cliques together have more entries.
-    control
-        Polled; TimeUp is raised when the time is up.
+    `scopes`: sets of variables that occur together.
+    `sizes`: the number of states of every variable to eliminate.
+    `first`: variables to take before others while their clique has at most `2 ** log2_limit` entries.
+    `query`: the variables that are not summed out, for the order's `n_edges`.
+    `most_entries`: give up, and return None, once the cliques together have more entries.
+    `control`: polled; TimeUp is raised when the time is up.
 
-    Notes
-    -----
-    Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not
-    counted again each time that one of them goes: 1,000 variables take some 3 ms.
+    Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not counted
+    again each time that one of them goes: 1,000 variables take some 3 ms.
     """
     search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
     rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
@@ -108,21 +98,13 @@ def best_order(
 ) -> Elimination:
     """Return the cheapest order found: greedy by several rules, along a band, and by randomised restarts.
 
-    Parameters
-    ----------
-    scopes, sizes
-        As for `min_fill`.
-    effort
-        The most entries of lists of neighbours to visit, some 1e8 a second. Fewer where the order is cheap: a
-        search never costs more than a share of what eliminating in the best order does.
-    seed
-        Of the restarts. The same arguments return the same order, unless the time runs out.
-    control
-        A twentieth of its time is spent at most, and the best so far is returned when the time is up; TimeUp is
-        raised where there is none yet.
+    `scopes`, `sizes`: as for `min_fill`.
+    `effort`: the most entries of lists of neighbours to visit, some 1e8 a second. Fewer where the order is cheap:
+    a search never costs more than a share of what eliminating in the best order does.
+    `seed`: of the restarts. The same arguments return the same order, unless the time runs out.
+    `control`: a twentieth of its time is spent at most, and the best so far is returned when the time is up;
+    TimeUp is raised where there is none yet.
 
-    Notes
-    -----
     Randomised restarts as in Kask, Gelfand, Otten and Dechter, "Pushing the power of stochastic greedy ordering
     schemes for inference in graphical models" (2011); most of them keep a beginning of the best order. The band
     order is reverse Cuthill and McKee's (1969), which is best on grids.
@@ -210,10 +192,7 @@ class _Try:
 class _Search:
     """Tries orders on one graph, and counts the cost.
 
-    Attributes
-    ----------
-    work
-        Entries of lists of neighbours that were visited.
+    `work`: entries of lists of neighbours that were visited.
     """
 
     def __init__(

@@ -64,14 +64,8 @@ class PlacedTree:
     def bounds(self, mask: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
         """Bound boxes (rows of the domain's columns, of states that the tree knows) and every column in them.
 
-        Returns
-        -------
-        Nats, rounded up; -inf outside a box and for an empty one: shapes (batch,) and (batch, columns).
-
-        Raises
-        ------
-        TimeUp
-            When the `clock` says that the run should stop.
+        Returns nats, rounded up; -inf outside a box and for an empty one: shapes (batch,) and (batch, columns).
+        Raises TimeUp when the `clock` says that the run should stop.
         """
         bound, inner = self.tree.probe(self.masks(mask), workers, clock)
         each = np.full(mask.shape, -np.inf)

@@ -95,10 +95,7 @@ class NetworkPosterior:
     ) -> NetworkPosterior:
         """Condition a network on a query; p(e) is computed where its tables are small and there is time.
 
-        Raises
-        ------
-        ImpossibleEvidence
-            When the evidence is seen to have probability 0.
+        Raises ImpossibleEvidence when the evidence is seen to have probability 0.
         """
         prepared = problem_of(network, query)
         problem = prepared.problem
@@ -198,12 +195,8 @@ class NetworkProber:
     A state whose bound is at most the search's threshold is dropped from the relaxation. Its bound is kept as a
     floor of the answers for boxes that contain the state.
 
-    Attributes
-    ----------
-    log_bound
-        The lowest upper bound so far (nats) on all points in the box last given to `tighten`.
-    credit
-        Table entries that climbs may visit until more probing or tightening is done.
+    `log_bound`: the lowest upper bound so far (nats) on all points in the box last given to `tighten`. `credit`:
+    table entries that climbs may visit until more probing or tightening is done.
     """
 
     def __init__(self, posterior: NetworkPosterior) -> None:

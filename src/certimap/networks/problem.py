@@ -31,17 +31,8 @@ Floats = NDArray[np.float64]
 class Joined:
     """Concatenated tables.
 
-    Parameters
-    ----------
-    tables
-        The tables.
-
-    Attributes
-    ----------
-    values
-        Their entries, the last axis varying fastest.
-    starts, sizes
-        Where each table begins, and how many entries it has.
+    `tables`: the tables. `values`: their entries, the last axis varying fastest. `starts`, `sizes`: where each
+    table begins, and how many entries it has.
     """
 
     def __init__(self, tables: Sequence[Table]) -> None:
@@ -219,10 +210,7 @@ class QueryStates:
 def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:
     """Absorb a query's evidence; leave barren variables and impossible states out.
 
-    Raises
-    ------
-    ImpossibleEvidence
-        When the evidence is seen to have probability 0.
+    Raises ImpossibleEvidence when the evidence is seen to have probability 0.
     """
     return prepared_of(reduce_network(model, query, control=control))
 
@@ -280,10 +268,7 @@ def is_hard(log_values: Values) -> NDArray[np.bool_]:
 def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     """Keep some states of some variables; a variable with one state left leaves the scopes.
 
-    Parameters
-    ----------
-    keep
-        Positions among the present states, increasing and not empty, of each variable that loses states.
+    `keep`: positions among the present states, increasing and not empty, of each variable that loses states.
     """
     if not keep:
         return problem
@@ -357,10 +342,7 @@ def components(problem: Problem) -> list[Problem]:
 def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Values:
     """Return constant plus tables of a problem without nuisance variables at full assignments, shape (batch,).
 
-    Parameters
-    ----------
-    points
-        States among the surviving ones, shape (batch, n); columns follow `variables`.
+    `points`: states among the surviving ones, shape (batch, n); columns follow `variables`.
     """
     if len(points) == 1:
         states = np.zeros(max(variables, default=-1) + 1, np.int64)

@@ -48,19 +48,9 @@ class Reduced:
 def reduce_network(model: Network, query: Query | None = None, *, control: Control | None = None) -> Reduced:
     """Absorb a query's evidence into a network's factors.
 
-    Parameters
-    ----------
-    model
-        A network; it is not changed.
-    query
-        None: query all variables without evidence.
-    control
-        Polled; TimeUp is raised when the time is up.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When a factor, or the states that factors leave to a variable, show that p(e) = 0.
+    `model`: a network; it is not changed. `query`: None: query all variables without evidence. `control`: polled;
+    TimeUp is raised when the time is up. Raises ImpossibleEvidence when a factor, or the states that factors leave
+    to a variable, show that p(e) = 0.
     """
     domain = model.domain
     if query is None:

@@ -154,12 +154,8 @@ class _Arcs:
 class _Flows:
     """Maximum flows of capacities of 64 bits, made of flows of 32: each counts in the finest unit that is left.
 
-    Parameters
-    ----------
-    tails, heads, forth, back
-        Arcs between nodes, with their capacities in both directions.
-    terminal
-        Of each node: the capacity of its arc to the sink, or, negative, of the one from the source.
+    `tails`, `heads`, `forth`, `back`: arcs between nodes, with their capacities in both directions. `terminal`: of
+    each node: the capacity of its arc to the sink, or, negative, of the one from the source.
     """
 
     def __init__(self, tails: Ints, heads: Ints, forth: Ints, back: Ints, terminal: Ints) -> None:
@@ -260,10 +256,8 @@ def settled(found: Roof) -> tuple[Ints, int]:
     Variables take their states without loss where no table rates other ones higher, whatever the open variables
     are. This is verified on the costs where they are now. Moves by halves of a unit lose a unit or two each.
 
-    Returns
-    -------
-    states, loss
-        In units: with these states the sum can be lower by no more than the loss than the largest of all.
+    Returns the states and a loss in units: with these states the sum is lower than the largest of all by no more
+    than the loss.
     """
     model, states = found.model, found.states.copy()
     left, right = model.ends[:, 0], model.ends[:, 1]

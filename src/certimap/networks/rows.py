@@ -34,10 +34,7 @@ def row_totals(factor: Factor) -> Floats:
 class RowNormaliser:
     """Renormalises rows that nearly add up to 1, and warns once per model.
 
-    Parameters
-    ----------
-    name
-        The model's name in the warning.
+    `name`: the model's name in the warning.
     """
 
     def __init__(self, name: str) -> None:

@@ -89,19 +89,9 @@ def simplify(problem: Problem, *, keep_all: bool = False, control: Control | Non
     maximised away, where that doesn't grow the tables; a variable that is a function of others is replaced by
     it; tables are absorbed into larger ones and their maxima moved to the constant.
 
-    Parameters
-    ----------
-    keep_all
-        Skip reductions that preserve only one best assignment; needed for the k best.
-    control
-        Checked between reductions of single variables.
-
-    Raises
-    ------
-    TimeUp
-        When `control` says that the time is up.
-    ImpossibleEvidence
-        When every assignment turns out to have probability 0.
+    `keep_all`: skip reductions that preserve only one best assignment; needed for the k best. `control`: checked
+    between reductions of single variables. Raises TimeUp when `control` says that the time is up. Raises
+    ImpossibleEvidence when every assignment turns out to have probability 0.
     """
     problem, steps = drop_impossible(problem, control)
     work = _Work(problem, control)
@@ -188,10 +178,7 @@ def sum_out(problem: Problem, max_entries: int, control: Control | None = None) 
 class _Work:
     """A problem while it is being reduced.
 
-    Attributes
-    ----------
-    tables, touching
-        The tables by number, and for each open variable the numbers of its tables.
+    `tables`, `touching`: the tables by number, and for each open variable the numbers of its tables.
     """
 
     def __init__(self, problem: Problem, control: Control | None = None) -> None:

@@ -13,16 +13,10 @@ def least_fill(
 ) -> list[tuple[int, set[int]]] | None:
     """Return the min-fill order of `kernels.orders.eliminate`, each variable with its separator.
 
-    Parameters
-    ----------
-    near
-        The neighbours of each variable; changed.
-    own, stage
-        As in `kernels.orders.Graph`.
-    rule
-        Its cost is `FILL`, without noise.
-    most_entries
-        Give up, and return None, once the cliques together have more entries.
+    `near`: the neighbours of each variable; changed.
+    `own`, `stage`: as in `kernels.orders.Graph`.
+    `rule`: its cost is `FILL`, without noise.
+    `most_entries`: give up, and return None, once the cliques together have more entries.
     """
     missing = [sum(len(around - near[u]) - 1 for u in around) // 2 for around in near]
     weight = [own[v] + sum(own[u] for u in around) for v, around in enumerate(near)]

@@ -46,26 +46,15 @@ class _Part(NamedTuple):
 class StreamedSum:
     """The sum of a problem over all variables, also with each variable fixed at each state, and draws.
 
-    Parameters
-    ----------
-    problem
-        Of floats. All variables are summed, queried or not.
-    plan
-        The order.
-    control
-        Its memory limit decides how much is computed twice; TimeUp is raised when a pass would end too late.
-    masks
-        The allowed states of restricted variables.
+    `problem`: of floats. All variables are summed, queried or not.
+    `plan`: the order.
+    `control`: its memory limit decides how much is computed twice; TimeUp is raised when a pass would end too
+    late.
+    `masks`: the allowed states of restricted variables.
 
-    Raises
-    ------
-    TooLarge
-        When even a single stretch of messages does not fit.
-
-    Notes
-    -----
-    In the linear domain, where no product can leave the range of doubles; else in logs, at some four times the
-    cost. Zeros stay zeros, and all else keeps its relative precision.
+    Raises TooLarge when even a single stretch of messages does not fit. In the linear domain, where no product can
+    leave the range of doubles; else in logs, at some four times the cost. Zeros stay zeros, and all else keeps its
+    relative precision.
     """
 
     def __init__(

@@ -66,12 +66,7 @@ class StreamedPosterior(NetworkPosterior):
     ) -> StreamedPosterior:
         """Condition a network on a query, given its problem and an order for the sum.
 
-        Raises
-        ------
-        ImpossibleEvidence
-            When p(e) = 0.
-        TimeUp
-            When the sum for p(e) would end too late.
+        Raises ImpossibleEvidence when p(e) = 0. Raises TimeUp when the sum for p(e) would end too late.
         """
         total = sum_all(replace(prepared.problem, query=frozenset()), order, control)
         problem = relative_to(prepared.problem, total)

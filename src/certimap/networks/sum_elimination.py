@@ -69,14 +69,8 @@ def log_evidence(
 def log_evidence_of(network: Network, query: Query, control: Control | None = None) -> float:
     """Return ln p(e) of a network (for a Markov network, the log of its sum) under a query's evidence.
 
-    Raises
-    ------
-    ImpossibleEvidence
-        When it is -inf.
-    TooLarge
-        When what the sum holds at once does not fit into memory.
-    TimeUp
-        When `control` asks to stop.
+    Raises ImpossibleEvidence when it is -inf. Raises TooLarge when what the sum holds at once does not fit into
+    memory. Raises TimeUp when `control` asks to stop.
     """
     control = control or Control()
     problem = problem_of(network, query, control=control).problem
@@ -91,12 +85,7 @@ def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = 
     Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
     formed: the sum is then worked out by `log_total`, which goes to logs where it must.
 
-    Raises
-    ------
-    ImpossibleEvidence
-        When the total is 0.
-    TimeUp
-        When `control` asks to stop.
+    Raises ImpossibleEvidence when the total is 0. Raises TimeUp when `control` asks to stop.
     """
     pace = WorkClock(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
     joined = problem.joined
@@ -126,23 +115,12 @@ def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = 
 class _Pass:
     """Sums over one variable after another, messages scaled by powers of two.
 
-    Parameters
-    ----------
-    problem, plan
-        What is summed, and in which order.
-    tables
-        All tables one after another, each scaled so that its largest entry is about 1.
-    log2_least
-        At most log base 2 of the least positive entry of each.
-
-    Attributes
-    ----------
-    log_roots
-        Natural logs of the sums that no other follows, powers of two apart.
-    totals
-        The sum of all powers, and how many roundings an entry may have gone through.
-    inputs_per_sum
-        Tables and messages that a sum multiplies, in the mean, and two.
+    `problem`, `plan`: what is summed, and in which order.
+    `tables`: all tables one after another, each scaled so that its largest entry is about 1.
+    `log2_least`: at most log base 2 of the least positive entry of each.
+    `log_roots`: natural logs of the sums that no other follows, powers of two apart.
+    `totals`: the sum of all powers, and how many roundings an entry may have gone through.
+    `inputs_per_sum`: tables and messages that a sum multiplies, in the mean, and two.
     """
 
     def __init__(self, problem: Problem, plan: EliminationPlan, tables: Floats, log2_least: Floats) -> None:

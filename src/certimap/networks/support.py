@@ -40,17 +40,10 @@ def supported_states(
     without support in some table are dropped (generalised arc consistency). It gives up after
     `FAILURES_PER_VARIABLE` failures per variable, so that None does not mean that there is no such assignment.
 
-    Parameters
-    ----------
-    problem
-        Whose zeros count.
-    should_stop
-        Ends the search.
-    guide
-        Queried variables are decided first, to states that it picks, and fewer failures are forgiven.
-
-    Cost: per assigned variable about one pass over the tables whose variables lose states. Without zeros there is
-    nothing to search, and variables that no time is left for take their first state.
+    `problem`: whose zeros count. `should_stop`: ends the search. `guide`: queried variables are decided first, to
+    states that it picks, and fewer failures are forgiven. Cost: per assigned variable about one pass over the
+    tables whose variables lose states. Without zeros there is nothing to search, and variables that no time is
+    left for take their first state.
     """
     search = _Search(problem)
     left = _Left({v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}, dict(problem.sizes))

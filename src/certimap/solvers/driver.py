@@ -46,31 +46,15 @@ def run(
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
-    Parameters
-    ----------
-    posterior
-        The distribution of the query variables.
-    request
-        The requested certificate, the solver and the limits.
-    control
-        Limits that started earlier, so that conditioning time counts. None: start the request's budget now.
-    seed
-        The solver's seed; the result records it.
-    progress
-        Whether to show a progress line; None: only on a terminal. A function gets each `HistoryEntry`.
+    `posterior`: the distribution of the query variables.
+    `request`: the requested certificate, the solver and the limits.
+    `control`: limits that started earlier, so that conditioning time counts. None: start the request's budget now.
+    `seed`: the solver's seed; the result records it.
+    `progress`: whether to show a progress line; None: only on a terminal. A function gets each `HistoryEntry`.
 
-    Returns
-    -------
-    MapResult
-        If a proof is requested, `proof` holds the run's part of it; `certimap.proofs.finished` adds the model and
-        the query.
-
-    Raises
-    ------
-    SolverError
-        When the solver cannot run on the posterior; the message names one that can.
-    ImpossibleEvidence
-        Where the run proved that every assignment has probability 0.
+    If a proof is requested, the result's `proof` holds the run's part of it; `certimap.proofs.finished` adds the
+    model and the query. Raises SolverError when the solver cannot run on the posterior; the message names one that
+    can. Raises ImpossibleEvidence where the run proved that every assignment has probability 0.
     """
     started = time.perf_counter()
     chosen, external, proof_bytes = resolve(request.solver, posterior), request.upper_bound, request.proof_bytes

@@ -141,10 +141,7 @@ def entry(name: str) -> Entry:
 def make(name: str, **options: Any) -> Solver:
     """Build a solver by name; `options` are its settings.
 
-    Raises
-    ------
-    SolverError
-        For an unknown name or setting.
+    Raises SolverError for an unknown name or setting.
     """
     found = entry(name)
     factory: Any = found.load()

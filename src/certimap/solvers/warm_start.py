@@ -18,19 +18,10 @@ from certimap.solvers.base import Solver
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
     """Give a warm start to the ledger; probabilities are recomputed, and nothing counts as a draw.
 
-    Parameters
-    ----------
-    warm_start
-        None; the name of a solver that finishes by itself (such as "argmax_product"), or a solver object; an
-        assignment of labels by name; a data frame of labels, one assignment per row; an array of state
-        positions, shape (batch, n) or (n,); or a list of any of these.
-
-    Raises
-    ------
-    QueryError
-        For an assignment with unknown, missing or misspelt names or labels.
-    SolverError
-        For anything else.
+    `warm_start`: None; the name of a solver that finishes by itself (such as "argmax_product"), or a solver
+    object; an assignment of labels by name; a data frame of labels, one assignment per row; an array of state
+    positions, shape (batch, n) or (n,); or a list of any of these. Raises QueryError for an assignment with
+    unknown, missing or misspelt names or labels. Raises SolverError for anything else.
     """
     if warm_start is None:
         return

@@ -74,9 +74,7 @@ def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
     Functions are placed largest first, each into the first region that has room; one that is too large alone gets
     a region of its own. Cost: small against the tables.
 
-    Returns
-    -------
-    The regions, children before parents.
+    Returns the regions, children before parents.
     """
     place = {v: i for i, v in enumerate(order)}
     buckets: list[list[_Function]] = [[] for _ in order]

@@ -31,10 +31,7 @@ DOING = "passing over the tables of a relaxation"
 class PassClock:
     """Predicts whether a piece will end in time, from the pace of earlier pieces.
 
-    Parameters
-    ----------
-    control
-        The limits of the run; None for passes without a limit.
+    `control`: the limits of the run; None for passes without a limit.
     """
 
     def __init__(self, control: Control | None = None) -> None:
@@ -48,10 +45,7 @@ class PassClock:
 
         A pass of a few hundredths of a second is not stopped, because an earlier improvement may depend on it.
 
-        Raises
-        ------
-        TimeUp
-            Instead of a piece that would end too late, and when the run should stop.
+        Raises TimeUp instead of a piece that would end too late, and when the run should stop.
         """
         pieces = _cut(tree, s, kind == "up")
         if sum(n for _, _, n in pieces) <= SHORT:
@@ -260,22 +254,10 @@ class SplitTree:
     def probe(self, masks: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
         """Bound boxes and all their queried states.
 
-        Parameters
-        ----------
-        masks
-            uint8, shape (batch, states of all variables).
-        clock
-            Checked between blocks of boxes, or within long passes.
-
-        Returns
-        -------
-        Upper bounds in nats, rounded up: shape (batch,), and of every queried state within its box, shape (batch,
-        states); -inf outside. Cost: about three upward passes per box.
-
-        Raises
-        ------
-        TimeUp
-            When the run should stop.
+        `masks`: uint8, shape (batch, states of all variables). `clock`: checked between blocks of boxes, or within
+        long passes. Returns upper bounds in nats, rounded up: shape (batch,), and of every queried state within
+        its box, shape (batch, states); -inf outside. Cost: about three upward passes per box. Raises TimeUp when
+        the run should stop.
         """
         bounds, each = np.empty(len(masks)), np.empty((len(masks), masks.shape[1]))
         clock = clock or PassClock()

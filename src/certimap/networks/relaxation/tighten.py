@@ -112,19 +112,10 @@ class Tightener:
     from above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a
     variable's copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
 
-    Parameters
-    ----------
-    tree
-        The tree whose shifts and weights change.
-    clock
-        Steps end early enough to compute the final bound in time.
-    mask
-        The allowed states.
-
-    Attributes
-    ----------
-    is_cut
-        Whether the last run of steps ended because time ran short.
+    `tree`: the tree whose shifts and weights change.
+    `clock`: steps end early enough to compute the final bound in time.
+    `mask`: the allowed states.
+    `is_cut`: whether the last run of steps ended because time ran short.
     """
 
     def __init__(self, tree: SplitTree, clock: PassClock | None = None, mask: Mask | None = None) -> None:

@@ -153,12 +153,8 @@ MIN_ROWS = 4  # draws in a leaf of a tree
 class BoxMasses:
     """The distribution of the boxes of a partition: one categorical variable, `cell`, with a state per box.
 
-    Parameters
-    ----------
-    posterior
-        The posterior over the variables of the boxes.
-    boxes
-        Boxes that are disjoint except for borders and cover the whole space.
+    `posterior`: the posterior over the variables of the boxes. `boxes`: boxes that are disjoint except for borders
+    and cover the whole space.
     """
 
     def __init__(self, posterior: CircuitPosterior, boxes: Boxes) -> None:

@@ -145,10 +145,7 @@ class OpenBox:
 class SetSearchState:
     """A search between two steps: plain data, which pickles.
 
-    Attributes
-    ----------
-    slack
-        The rounding slack of bounds and thresholds, in nats.
+    `slack`: the rounding slack of bounds and thresholds, in nats.
     """
 
     posterior: Regions

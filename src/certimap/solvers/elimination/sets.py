@@ -270,14 +270,8 @@ def product(
     The functional applies to products in the frame `left.frame.times(right.frame, link)`. `bound`, on the joint
     space, is an upper bound on the products that matter.
 
-    Returns
-    -------
-    The product, its scores, and the number of dot products done.
-
-    Raises
-    ------
-    ProductOverflowError
-        When more than `max_pairs` pairs pass the threshold.
+    Returns the product, its scores, and the number of dot products done. Raises ProductOverflowError when more
+    than `max_pairs` pairs pass the threshold.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
     total_work = 0

@@ -78,17 +78,8 @@ class AndOrSpace:
     variable's subproblem depends on its *context* only, and the subproblems of its children are independent.
     Groups of nuisance variables hang below the lowest query variable that they meet, and are summed exactly there.
 
-    Parameters
-    ----------
-    posterior
-        Whose problem is searched.
-    i_bound, iterations
-        Of the mini-bucket relaxation whose messages bound the subproblems.
-
-    Raises
-    ------
-    TimeUp
-        When the relaxation would not be ready in time.
+    `posterior`: whose problem is searched. `i_bound`, `iterations`: of the mini-bucket relaxation whose messages
+    bound the subproblems. Raises TimeUp when the relaxation would not be ready in time.
     """
 
     def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:

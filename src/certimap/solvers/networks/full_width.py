@@ -56,14 +56,7 @@ class BoxBounds:
 
     A box is a mask over the states of the queried variables, one after another.
 
-    Parameters
-    ----------
-    problem
-        What is maximised.
-    control, workers
-        As for `MixedTree`.
-    tuning
-        The limits.
+    `problem`: what is maximised. `control`, `workers`: as for `MixedTree`. `tuning`: the limits.
     """
 
     def __init__(self, problem: Problem, control: Control, workers: int, tuning: Tuning) -> None:

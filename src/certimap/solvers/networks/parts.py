@@ -390,15 +390,7 @@ Phase = (
 class Reduction:
     """A problem simplified and split into components whose values add up.
 
-    Parameters
-    ----------
-    known
-        An assignment to start from.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When every assignment has probability 0.
+    `known`: an assignment to start from. Raises ImpossibleEvidence when every assignment has probability 0.
     """
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None = None) -> None:
@@ -482,10 +474,7 @@ def _order_of(problem: Problem, context: Context) -> Elimination:
 class Component:
     """A connected problem with the best assignment known, an upper bound, and the phase that its solution is in.
 
-    Attributes
-    ----------
-    closed
-        The largest bound of what has been cut, in units.
+    `closed`: the largest bound of what has been cut, in units.
     """
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:

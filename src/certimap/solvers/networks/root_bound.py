@@ -29,14 +29,9 @@ class RootBound:
     variables bound several times closer, and the search proves too little before its end to catch up. Where the
     costs are those that dual ascent has left, no tree bounds worse than it did.
 
-    Attributes
-    ----------
-    bound
-        Units that the problem's value does not exceed.
-    work
-        What it has cost, in visits of a search.
-    is_finished
-        Whether nothing more is tried: all trees are tightened, or memory or time do not suffice for the next.
+    `bound`: units that the problem's value does not exceed. `work`: what it has cost, in visits of a search.
+    `is_finished`: whether nothing more is tried: all trees are tightened, or memory or time do not suffice for the
+    next.
     """
 
     def __init__(self, problem: Problem, control: Control) -> None:

@@ -116,11 +116,9 @@ def is_installed() -> bool:
 def costs_of(problem: Problem) -> tuple[dict[str, Any], float, float]:
     """Return a problem as costs, ready for JSON, and how to read a cost bound as a log.
 
-    Returns
-    -------
-    The job: number of states by variable, scopes, costs (nats above each table's least), decimal digits, and the
-    cost that stands for impossible. The natural log of cost 0. And the slack (nats) by which rounding of the
-    costs to that many digits may have moved any sum.
+    Returns the job: number of states by variable, scopes, costs (nats above each table's least), decimal digits,
+    and the cost that stands for impossible. The natural log of cost 0. And the slack (nats) by which rounding of
+    the costs to that many digits may have moved any sum.
     """
     variables = sorted(problem.sizes)
     place = {v: i for i, v in enumerate(variables)}
