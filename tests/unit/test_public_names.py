@@ -1,4 +1,4 @@
-"""What is exported is documented: every parameter, what is returned, and a place in the reference."""
+"""What is exported is documented: every parameter by name, what is returned, and a place in the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def parameters(function):
 
 def lacks_of_function(function):
     held = sections(function.__doc__)
-    lacks = [name for name in parameters(function) if name not in named(held.get("Parameters", []))]
+    told = named(held.get("Parameters", [])) | set(re.findall(r"`(\w+)", function.__doc__ or ""))
+    lacks = [name for name in parameters(function) if name not in told]
     returned = inspect.signature(function).return_annotation
     says_nothing = returned in (None, "None", inspect.Signature.empty)
     is_plain = re.fullmatch(r"[\w.]+", str(returned)) and returned not in ("Any", "dict", "float")  # it says all

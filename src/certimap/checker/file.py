@@ -55,13 +55,7 @@ class Proof:
         return buffer.getvalue()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the proof; the file appears whole or not at all.
-
-        Parameters
-        ----------
-        path
-            The file to write.
-        """
+        """Write the proof to a file at `path`, which appears whole or not at all."""
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
@@ -77,17 +71,9 @@ class Proof:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Proof:
-        """Read a proof file; nothing is unpickled.
+        """Read a proof from the file at `path`; nothing is unpickled.
 
-        Parameters
-        ----------
-        path
-            The file.
-
-        Raises
-        ------
-        ParseError
-            If the file is no proof, or would unpack to more than 2 GB.
+        Raises ParseError if the file is no proof, or would unpack to more than 2 GB.
         """
         try:
             return read_within(path, CheckBudget.starting_now())
@@ -96,19 +82,9 @@ class Proof:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str | None = None) -> Proof:
-        """Read the content of a proof file.
+        """Read a proof from `data`, the content of its file; errors name the file as `path`.
 
-        Parameters
-        ----------
-        data
-            The content.
-        path
-            The file name to give in errors.
-
-        Raises
-        ------
-        ParseError
-            As `read` does.
+        Raises ParseError as `read` does.
         """
         try:
             return _parsed(data, path, CheckBudget.starting_now())

@@ -37,15 +37,7 @@ class Boxes:
 
     @classmethod
     def full(cls, domain: Domain, batch: int = 1) -> Boxes:
-        """Return `batch` copies of the whole space.
-
-        Parameters
-        ----------
-        domain
-            The variables.
-        batch
-            The number of copies.
-        """
+        """Return `batch` copies of the whole space of a `domain`."""
         mask = np.ones((batch, domain.total_states), np.bool_)
         if domain.is_discrete:
             return cls(domain, mask)
@@ -58,14 +50,9 @@ class Boxes:
 
     @classmethod
     def of_points(cls, domain: Domain, points: Points) -> Boxes:
-        """Return one single-point box per row.
+        """Return one single-point box per row of `points`.
 
-        Parameters
-        ----------
-        domain
-            The variables.
-        points
-            State positions (values of real variables), shape (batch, n).
+        They are state positions in a `domain` (values of real variables), shape (batch, n).
         """
         batch = len(points)
         mask = np.zeros((batch, domain.total_states), np.bool_)
@@ -79,18 +66,7 @@ class Boxes:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Boxes]) -> Boxes:
-        """Stack batches over one domain.
-
-        Parameters
-        ----------
-        parts
-            Batches over the same domain; at least one.
-
-        Returns
-        -------
-        Boxes
-            All boxes, in order.
-        """
+        """Stack batches over one domain, at least one of them; `parts` keep their order."""
         first = parts[0]
         mask = np.concatenate([p.mask for p in parts])
         if first.low is None:
@@ -108,37 +84,18 @@ class Boxes:
         return Boxes(self.domain, self.mask[rows], low, high)
 
     def counts(self) -> NDArray[np.int64]:
-        """Count the states of each categorical variable in each box.
-
-        Returns
-        -------
-        ndarray of int64, shape (batch, n)
-            0 for real variables.
-        """
+        """Return the number of states of each categorical variable per box, shape (batch, n); 0 for real ones."""
         padded = np.concatenate([np.zeros((len(self), 1), np.int64), np.cumsum(self.mask, axis=1)], axis=1)
         return padded[:, self.domain.offsets[1:]] - padded[:, self.domain.offsets[:-1]]
 
     def sizes(self) -> list[int]:
-        """Return the exact number of points in each box of a discrete domain.
-
-        Returns
-        -------
-        list of int
-            One per box, without overflow.
-        """
+        """Return the exact number of points in each box of a discrete domain, without overflow."""
         return [math.prod(row) for row in self.counts().tolist()]
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
-        """Return whether each point lies in the first box (discrete domains only).
+        """Return whether each point lies in the first box, shape (batch,); discrete domains only.
 
-        Parameters
-        ----------
-        points
-            State positions, shape (batch, n).
-
-        Returns
-        -------
-        ndarray of bool, shape (batch,)
+        `points` are state positions, shape (batch, n).
         """
         columns = self.domain.offsets[:-1] + points.astype(np.int64)
         return np.all(self.mask[0][columns], axis=1)

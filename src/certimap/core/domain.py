@@ -84,38 +84,17 @@ class Categorical:
         return label in self._positions
 
     def index(self, label: Label) -> int:
-        """Return the position of a label.
-
-        Parameters
-        ----------
-        label
-            One of `states`.
-
-        Raises
-        ------
-        QueryError
-            When the label is not a state of the variable.
-        """
+        """Return the position of a `label`; raises QueryError when it is not a state of the variable."""
         try:
             return self._positions[label]
         except (KeyError, TypeError):
             raise QueryError(f"{label!r} is no state of variable {self.name!r}; {self._meant(label)}") from None
 
     def parse(self, text: str) -> Label:
-        """Return the label that a text from a shell or a file names.
+        """Return the label that a `text` from a shell or a file names.
 
-        A label equal to the text wins; otherwise the one label that prints as the text. `1.0` and `1` count as
-        the same text.
-
-        Parameters
-        ----------
-        text
-            The text.
-
-        Raises
-        ------
-        QueryError
-            When the text names no state, or several.
+        A label equal to the text wins; otherwise the one label that prints as the text. `1.0` and `1` count as the
+        same text. Raises QueryError when the text names no state, or several.
         """
         if text in self._positions:
             return self.states[self._positions[text]]
@@ -168,18 +147,7 @@ class Real:
         return 0
 
     def parse(self, text: str) -> float:
-        """Return the number that a text names.
-
-        Parameters
-        ----------
-        text
-            The text.
-
-        Raises
-        ------
-        QueryError
-            When the text is not a number.
-        """
+        """Return the number that a `text` names; raises QueryError when it names none."""
         try:
             number = float(text) if "_" not in text else math.nan
         except ValueError:
@@ -220,13 +188,7 @@ class Domain:
 
     @classmethod
     def of_sizes(cls, sizes: Iterable[int]) -> Domain:
-        """Build variables "0", "1", ... with states 0..K-1, as in UAI and .spn files.
-
-        Parameters
-        ----------
-        sizes
-            Numbers of states, one per variable.
-        """
+        """Build variables "0", "1", ... of the given `sizes`, with states 0..K-1, as in UAI and .spn files."""
         return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
 
     @cached_property
@@ -274,18 +236,7 @@ class Domain:
         return f"Domain({_shown(self.names)})"
 
     def index(self, name: object) -> int:
-        """Return a variable's position.
-
-        Parameters
-        ----------
-        name
-            Its name.
-
-        Raises
-        ------
-        QueryError
-            When there is no such variable; near misses are named.
-        """
+        """Return the position of the variable `name`; raises QueryError, with near misses, if there is none."""
         if isinstance(name, str) and name in self._index:
             return self._index[name]
         text = str(name)
@@ -295,32 +246,14 @@ class Domain:
         raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
     def subset(self, positions: Iterable[int]) -> Domain:
-        """Return the domain of the given variables, in the given order.
-
-        Parameters
-        ----------
-        positions
-            Positions of the variables.
-        """
+        """Return the domain of the variables at `positions`, in the given order."""
         return Domain(self.variables[i] for i in positions)
 
     def encode(self, assignment: dict[str, Label]) -> NDArray[Any]:
-        """Turn a full assignment of labels into one point.
+        """Return a full `assignment` of labels (numbers for real variables) by name as one point, shape (n,).
 
-        Parameters
-        ----------
-        assignment
-            Each variable's name and its label, or a number for a real variable.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            State positions; float64 where a variable is real.
-
-        Raises
-        ------
-        QueryError
-            For a variable without a label, and for unknown labels.
+        A point holds state positions, and is float64 where a variable is real. Raises QueryError for a variable
+        without a label, and for unknown labels.
         """
         missing = [n for n in self.names if n not in assignment]
         if missing:
@@ -337,17 +270,9 @@ class Domain:
         return point
 
     def decode(self, point: NDArray[Any]) -> dict[str, Label]:
-        """Turn one point into labels.
+        """Return the labels of one `point` by name, in the domain's order.
 
-        Parameters
-        ----------
-        point
-            State positions (values of real variables), shape (n,).
-
-        Returns
-        -------
-        dict
-            Labels by name, in the domain's order.
+        It holds state positions (values of real variables), shape (n,).
         """
         return {
             v.name: v.states[int(x)] if isinstance(v, Categorical) else float(x)

@@ -68,21 +68,9 @@ class FunctionPosterior:
         return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw independent points.
+        """Return `n` independent points, shape (n, n_variables): state positions, or values of real variables.
 
-        Parameters
-        ----------
-        n
-            The number of points.
-        rng
-            The only source of randomness.
-        boxes
-            Must be None: a callable cannot sample inside boxes.
-
-        Returns
-        -------
-        ndarray, shape (n, n_variables)
-            State positions, or values of real variables.
+        `rng` is the only source of randomness. `boxes` must be None: a callable cannot sample inside boxes.
         """
         if boxes is not None:
             raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
@@ -103,17 +91,9 @@ class FunctionPosterior:
         return points.astype(self._domain.point_dtype)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Evaluate ln p(q | e), or ln p(q, e) if not normalised.
+        """Return ln p(q | e), or ln p(q, e) if not normalised, in nats, shape (batch,); -inf where it is zero.
 
-        Parameters
-        ----------
-        points
-            State positions (values of real variables), shape (batch, n).
-
-        Returns
-        -------
-        ndarray of float64, shape (batch,)
-            In nats; -inf where it is zero.
+        `points` are state positions (values of real variables), shape (batch, n).
         """
         values: NDArray[np.float64] = np.asarray(self._log_prob(points), np.float64)
         if values.shape != (len(points),):

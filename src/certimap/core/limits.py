@@ -62,13 +62,7 @@ class Limits:
         return f"raise {' or '.join(own)}, {rest}" if own else rest
 
     def describe(self) -> str:
-        """Name the active limits, for messages.
-
-        Returns
-        -------
-        str
-            Part of a sentence.
-        """
+        """Name the active limits, as a part of a sentence."""
         memory = shown_bytes(self.control.memory_limit)
         whose = f"max_memory={memory}" if self.control.max_memory is not None else f"{memory} of memory"
         return whose if self.max_edges is None else f"max_edges={self.max_edges} and {whose}"

@@ -55,38 +55,17 @@ class Model:
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Return p(q | e) as a posterior that fits the limits and can be sampled, the one that `auto` prefers.
 
-        Parameters
-        ----------
-        query
-            Made from `self.domain` (see `make_query`).
-        limits
-            Limits of the conversion; None for the defaults.
-
-        Raises
-        ------
-        ImpossibleEvidence
-            When p(e) = 0.
-        ModelError
-            When no representation fits the limits, before memory is taken.
+        The `query` is made from `self.domain` (see `make_query`); `limits` are those of the conversion, None for
+        the defaults. Raises ImpossibleEvidence when p(e) = 0, and ModelError when no representation fits the
+        limits, before memory is taken.
         """
         return conversions().condition(self, query, limits=limits)
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
         """Write the model to a file, whole or not at all.
 
-        Parameters
-        ----------
-        path
-            The file; its suffix names the format, and .gz may follow.
-        format
-            A suffix that overrides the path's suffix.
-
-        Raises
-        ------
-        ParseError
-            For an unknown format.
-        ModelError
-            When the format cannot hold the model.
+        The suffix of the `path` names the format, and .gz may follow; `format` is a suffix that overrides it.
+        Raises ParseError for an unknown format, and ModelError when the format cannot hold the model.
         """
         from certimap import io
 

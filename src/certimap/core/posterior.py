@@ -76,14 +76,10 @@ class Facts:
         log_ceiling: float = math.inf,
         is_density: bool | None = None,
     ) -> Facts:
-        """Return the facts of a posterior over `domain`.
+        """Return the facts of a posterior over the query variables of a `domain`.
 
-        Parameters
-        ----------
-        domain
-            The query variables.
-        log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling, is_density
-            As in the class. `is_density=None`: True if a variable is real.
+        `log_evidence`, `is_normalised`, `work`, `log_slack`, `has_independent_draws`, `log_ceiling` and
+        `is_density` are as in the class; `is_density` is None for True if a variable is real.
         """
         work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density
@@ -149,19 +145,10 @@ class Posterior(Protocol, metaclass=CapabilityType):
         ...
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Evaluate ln p(q | e) at points.
+        """Return ln p(q | e) of each row of `points`, in nats, float64, shape (batch,); -inf where it is zero.
 
-        It is ln p(q, e) if the facts say that it is not normalised, and the lower bound if it is `TwoSided`.
-
-        Parameters
-        ----------
-        points
-            State positions (values of real variables), shape (batch, n).
-
-        Returns
-        -------
-        ndarray of float64, shape (batch,)
-            In nats; -inf where it is zero.
+        It is ln p(q, e) if the facts say that it is not normalised, and the lower bound if it is `TwoSided`. The
+        points are state positions (values of real variables), shape (batch, n).
         """
         ...
 

@@ -263,24 +263,10 @@ class MapResult:
     ) -> Explanation:
         """Explain the answer: its lead, the evidence it depends on, how far table entries may move.
 
-        Parameters
-        ----------
-        model
-            The model; needed if the result was read from a file.
-        evidence
-            The evidence of the query; None: the evidence of the run.
-        n_entries, rng, time_limit, workers
-            As for `certimap.explain`.
-
-        Returns
-        -------
-        Explanation
-            It explains this answer, or a more probable assignment if one is found, and then says so.
-
-        Raises
-        ------
-        QueryError
-            When the model is unknown, or the query was to a posterior, whose evidence is fixed.
+        `n_entries`, `rng`, `time_limit` and `workers` are as for `certimap.explain`. A result that was read from a
+        file needs the `model`; `evidence` is that of the run unless given. The explanation is of this answer, or
+        of a more probable assignment if one is found, and then says so. Raises QueryError when the model is
+        unknown, or the query was to a posterior, whose evidence is fixed.
         """
         from certimap.explanations import explain
 
@@ -309,13 +295,7 @@ class MapResult:
         return html_of(self)
 
     def to_dict(self) -> Record:
-        """Return JSON-ready data without the history.
-
-        Returns
-        -------
-        dict
-            By attribute; infinite numbers are None.
-        """
+        """Return JSON-ready data by attribute, without the history; infinite numbers are None."""
         data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
@@ -327,20 +307,10 @@ class MapResult:
         return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
-        """Return the history by columns, JSON-ready.
+        """Return the history by columns, JSON-ready: one list per field of `HistoryEntry`, with None for inf.
 
         Moments at which only the effort changed are left out. If more than `limit` remain, every second (or third,
         and so on) is kept, always with the first and the last.
-
-        Parameters
-        ----------
-        limit
-            The largest number of moments to keep.
-
-        Returns
-        -------
-        dict
-            One list per field of `HistoryEntry`; infinite numbers are None.
         """
         kept: list[HistoryEntry] = []
         for i, entry in enumerate(self.history):
@@ -354,30 +324,15 @@ class MapResult:
         return json_ready(columns)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text.
-
-        Parameters
-        ----------
-        indent
-            As in `json.dumps`.
-        """
+        """Return `to_dict` as JSON text; `indent` is that of `json.dumps`."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
         """Return the answer as a result file of the UAI inference competitions.
 
-        Parameters
-        ----------
-        domain
-            The model's variables.
-        evidence
-            The hard evidence of the query. If answer and evidence together assign every variable, the text is an
-            MPE result (all values in order), else an MMAP result (variable and value pairs).
-
-        Raises
-        ------
-        ModelError
-            For a real variable, which the format cannot hold.
+        `domain` has the model's variables, `evidence` the hard evidence of the query. If answer and evidence
+        together assign every variable, the text is an MPE result (all values in order), else an MMAP result
+        (variable and value pairs). Raises ModelError for a real variable, which the format cannot hold.
         """
         pairs: dict[int, int] = {}
         for name, label in {**(evidence or {}), **self.assignment}.items():

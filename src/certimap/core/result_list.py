@@ -32,23 +32,11 @@ class FailedQuery:
     message: str
 
     def to_dict(self) -> Record:
-        """Return the failure as JSON-ready data.
-
-        Returns
-        -------
-        dict
-            By attribute.
-        """
+        """Return the failure as JSON-ready data, by attribute."""
         return json_ready(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text.
-
-        Parameters
-        ----------
-        indent
-            As in `json.dumps`.
-        """
+        """Return `to_dict` as JSON text; `indent` is that of `json.dumps`."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
@@ -100,19 +88,10 @@ class ResultList(list[Answer]):
         return [answer for answer in self if isinstance(answer, FailedQuery)]
 
     def to_frame(self) -> Any:
-        """Return a pandas DataFrame: one column per query variable, then logs (natural), certificate and cost.
+        """Return a pandas DataFrame indexed by `labels`: query variables, logs (natural), certificate and cost.
 
         A failed row has the status "failed" and its message in the column `error`; its other cells are missing.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per answer, indexed by `labels`.
-
-        Raises
-        ------
-        MissingDependency
-            When pandas is not installed.
+        Raises MissingDependency when pandas is not installed.
         """
         pd = needed("pandas", "a data frame needs pandas; pip install 'certimap[pandas]'")
         rows = [

@@ -234,15 +234,15 @@ class GaussianMixture(Model):
         return made
 
     def whitened(self, sizes: Floats) -> Floats:
-        """Return bounds on the lengths of vectors up to these sizes, in standard deviations, shape (K,)."""
+        """Return bounds on the lengths of vectors up to `sizes`, in standard deviations, shape (K,)."""
         return np.linalg.norm(np.einsum("kde,ke->kd", np.abs(self.factors), sizes), axis=1)
 
     def errors(self, reach: Floats | float) -> Floats:
-        """Return bounds on the errors of log densities at a distance from the means, in nats, shape (K,)."""
+        """Return bounds on errors of log densities at a distance `reach` from the means, in nats, shape (K,)."""
         return self.log_errors + reach * self.shifts + np.square(self.shifts)
 
     def errors_at(self, point: Floats) -> Floats:
-        """Return bounds on the errors of `log_components` at a point, in nats, shape (K,)."""
+        """Return bounds on the errors of `log_components` at a `point`, in nats, shape (K,)."""
         reach, share = _rounding(self.factors, self.covariances, point - self.means)
         lengths = np.linalg.norm(reach, axis=1)
         return self.errors(lengths) + share * np.square(lengths)

@@ -84,23 +84,11 @@ class Explanation:
     superseded: dict[str, Label] | None = None
 
     def to_dict(self) -> Record:
-        """Return JSON-ready data.
-
-        Returns
-        -------
-        dict
-            The answer's own data under `answer`, and what `beside` returns.
-        """
+        """Return JSON-ready data: the answer's own under `answer`, and what `beside` returns."""
         return {"answer": self.answer.to_dict()} | self.beside()
 
     def beside(self) -> Record:
-        """Return the part of `to_dict` without the answer.
-
-        Returns
-        -------
-        dict
-            JSON-ready; infinite numbers are None.
-        """
+        """Return the part of `to_dict` without the answer; infinite numbers are None."""
         parts: Record = {
             "lead": None if self.lead is None else asdict(self.lead),
             "removed": [asdict(swing) for swing in self.removed],
@@ -115,18 +103,7 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self, *, with_answer: bool = True) -> Iterable[str]:
-        """Yield the explanation as text, a section per question.
-
-        Parameters
-        ----------
-        with_answer
-            Whether to include the answer.
-
-        Returns
-        -------
-        iterable of str
-            Lines.
-        """
+        """Return the lines of the explanation, a section per question; `with_answer` includes the answer."""
         if self.superseded is not None:
             yield "Another assignment is more probable than the one to be explained; it is explained here."
             yield ""

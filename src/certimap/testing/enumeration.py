@@ -13,16 +13,9 @@ from certimap.core.posterior import Draws
 
 
 def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
-    """Return n random boxes of categorical states, none empty; the first is the whole space.
+    """Return `n` random boxes of categorical states of a `domain`, drawn by `rng`.
 
-    Parameters
-    ----------
-    domain
-        The variables.
-    rng
-        The only source of randomness.
-    n
-        The number of boxes.
+    None is empty, and the first is the whole space.
     """
     mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
     for row in mask:

@@ -162,15 +162,7 @@ class IntervalTable(BoundedTable):
 
 
 def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_states: int = 4) -> Domain:
-    """Return a domain of 1 to `max_variables` variables with 1 to `max_states` states each.
-
-    Parameters
-    ----------
-    rng
-        The only source of randomness.
-    max_variables, max_states
-        Maximum number of each.
-    """
+    """Return a domain of 1 to `max_variables` variables with 1 to `max_states` states each, by `rng`."""
     n = int(rng.integers(1, max_variables + 1))
     return Domain.of_sizes(int(k) for k in rng.integers(1, max_states + 1, n))
 
@@ -178,12 +170,7 @@ def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_state
 def random_table(rng: np.random.Generator, domain: Domain | None = None) -> TablePosterior:
     """Return a random table: skewed or flat, sometimes with zeros, sometimes with ties.
 
-    Parameters
-    ----------
-    rng
-        The only source of randomness.
-    domain
-        Its variables; None for random ones.
+    `rng` is the only source of randomness; without a `domain` the variables are random too.
     """
     domain = random_domain(rng) if domain is None else domain
     n = int(np.prod(domain.n_states))
@@ -200,21 +187,10 @@ def random_table(rng: np.random.Generator, domain: Domain | None = None) -> Tabl
 def random_circuit(
     rng: np.random.Generator, domain: Domain, *, n_components: int = 3, zeros: float = 0.2
 ) -> Circuit:
-    """Return a random smooth and decomposable circuit over categorical variables.
+    """Return a random smooth and decomposable circuit over the categorical variables of a `domain`.
 
-    Scopes are split at random. Parents share each scope's pool of mixtures, so that the circuit is a graph, not a
-    tree.
-
-    Parameters
-    ----------
-    rng
-        The only source of randomness.
-    domain
-        Its variables.
-    n_components
-        Mixtures per scope.
-    zeros
-        The probability that a state is impossible in a leaf.
+    Scopes are split at random, by `rng` alone. Parents share each scope's pool of `n_components` mixtures, so that
+    the circuit is a graph, not a tree. `zeros` is the probability that a state is impossible in a leaf.
     """
     build = CircuitBuilder(domain)
 

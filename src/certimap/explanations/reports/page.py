@@ -133,17 +133,8 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 def report_page(paths: Sequence[AnyPath]) -> str:
     """Return the page that shows the answers of result files; cost: linear in their size.
 
-    Parameters
-    ----------
-    paths
-        Files of `certimap solve -o`, each with one answer or a list of them.
-
-    Raises
-    ------
-    ParseError
-        If a file holds anything else.
-    QueryError
-        With no file, or more than MAX_ANSWERS answers in all.
+    `paths` are files of `certimap solve -o`, each with one answer or a list of them. Raises ParseError if a file
+    holds anything else, and QueryError with no file, or more than MAX_ANSWERS answers in all.
     """
     held = [(path, number, record) for path in paths for number, record in enumerate(read_records(path), 1)]
     if not 0 < len(held) <= MAX_ANSWERS:
