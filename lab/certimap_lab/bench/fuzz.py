@@ -91,7 +91,7 @@ def targets() -> dict[str, Target]:
     from certimap.core.query import make_query
     from certimap.io.evidence import read_assignments, read_evidence_cases, read_query_cases
     from certimap.io.formats import read
-    from certimap.io.literal_weights import log_weights
+    from certimap.io.logic import log_weights
     from certimap.io.text_tables import read_text_table
 
     domain = _domain()

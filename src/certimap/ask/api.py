@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from certimap.core.model import Model
     from certimap.io.files import AnyPath
-    from certimap.io.literal_weights import Weights
+    from certimap.io.logic import Weights
 
     Given = Evidence | pd.Series | None
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import check, convert, everyday, explain, info, kernels, learn, replay, report, solve
+from certimap.cli import commands, info, kernels, learn, solve
 from certimap.cli.options import spread
 from certimap.errors import CertimapError, MissingDependency
 
@@ -73,8 +73,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
-_COMMANDS = (solve.solve, check.check, replay.replay, report.report, info.info, explain.explain, convert.convert)
-for _command in (*_COMMANDS, learn.learn, everyday.marginals, everyday.sample, kernels.kernels):
+for _command in (solve.solve, info.info, *commands.SHORT, learn.learn, kernels.kernels):
     app.command()(spread(_command))
 
 

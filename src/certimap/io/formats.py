@@ -12,7 +12,7 @@ from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import TABLES, AnyPath, suffix_of
 
 if TYPE_CHECKING:
-    from certimap.io.literal_weights import Weights
+    from certimap.io.logic import Weights
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,13 @@ def _in_room(function: str) -> Callable[..., Any]:
     return Named(f"certimap.io.{function}")
 
 
-def _of_networks(name: str, module: str, program: str = "", *, writer_in: str = "") -> Format:
+def _of_networks(name: str, reader: str, writer: str, program: str = "") -> Format:
     """Return a format for Bayesian networks only."""
-    reader, writer = _in_room(f"{module}:read_{module}"), _in_room(f"{writer_in or module}:write_{module}")
-    return Format(name, f"Bayesian networks{program}", reader, writer, _BAYESIAN)
+    return Format(name, f"Bayesian networks{program}", _in_room(reader), _in_room(writer), _BAYESIAN)
 
 
 FORMATS: dict[str, Format] = table_of(
-    _of_networks("bif", "bif", writer_in="bif_writer"),
+    _of_networks("bif", "bif:read_bif", "bif_writer:write_bif"),
     Format(
         "uai",
         "Bayesian and Markov networks",
@@ -78,13 +77,16 @@ FORMATS: dict[str, Format] = table_of(
         _in_room("uai:write_uai"),
         _BAYESIAN + _MARKOV,
     ),
-    _of_networks("net", "net", " (Hugin)"),
-    _of_networks("xdsl", "xdsl", " (GeNIe)"),
-    Format("dsl", "Bayesian networks (GeNIe)", _in_room("dne:read_dsl"), _in_room("dne:write_dsl"), _BAYESIAN),
-    _of_networks("dne", "dne", " (Netica)"),
-    _of_networks("dsc", "dsc", " (Microsoft)"),
-    *(_of_networks(name, "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),
-    Format("spn", "circuits", _in_room("spn:read_spn"), _in_room("spn_writer:write_spn"), _CIRCUIT),
+    _of_networks("net", "net:read_net", "net:write_net", " (Hugin)"),
+    _of_networks("xdsl", "xml_files:read_xdsl", "xml_files:write_xdsl", " (GeNIe)"),
+    _of_networks("dsl", "dne:read_dsl", "dne:write_dsl", " (GeNIe)"),
+    _of_networks("dne", "dne:read_dne", "dne:write_dne", " (Netica)"),
+    _of_networks("dsc", "dsc:read_dsc", "dsc:write_dsc", " (Microsoft)"),
+    *(
+        _of_networks(name, "xml_files:read_xmlbif", "xml_files:write_xmlbif", " (XMLBIF)")
+        for name in ("xmlbif", "bifxml", "xml")
+    ),
+    Format("spn", "circuits", _in_room("spn:read_spn"), _in_room("spn:write_spn"), _CIRCUIT),
     Format(
         "json",
         "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",

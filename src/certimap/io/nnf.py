@@ -19,8 +19,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.errors import ParseError
 from certimap.io.circuit_records import children_first
 from certimap.io.files import AnyPath
-from certimap.io.literal_weights import Weights, log_weights
-from certimap.io.logic import FALSE, TRUE, LogicBuilder
+from certimap.io.logic import FALSE, TRUE, LogicBuilder, Weights, log_weights
 from certimap.io.node_lines import Line, NodeLines
 
 _D4_KINDS = ("o", "a", "t", "f")
@@ -29,7 +28,7 @@ _D4_KINDS = ("o", "a", "t", "f")
 def read_nnf(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
     """Read a formula as a circuit over variables named "1", "2", ... with the states False and True.
 
-    `weights` of literals are given by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so
+    `weights` of literals are given by number or as a file (see `certimap.io.logic`); None for 1 each, so
     that every model of the formula is equally probable. An unsatisfiable formula is refused.
     """
     found, n_variables = log_weights(weights, path, encoding)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from certimap.circuits.circuit import Circuit
 from certimap.io.files import AnyPath
-from certimap.io.literal_weights import Weights, log_weights
-from certimap.io.logic import FALSE, TRUE, LogicBuilder
+from certimap.io.logic import FALSE, TRUE, LogicBuilder, Weights, log_weights
 from certimap.io.node_lines import Line, NodeLines, define, log_complement
 
 

@@ -1,4 +1,16 @@
-"""XML as a tree of elements with their lines; rejects entities and files too large or too deep for a network."""
+"""Bayesian networks as XML: GeNIe's `.xdsl`, and XMLBIF (`.xmlbif`, `.bifxml`) of version 0.3.
+
+    <cpt id="A"><state id="yes"/><state id="no"/><parents>B C</parents><probabilities>...</probabilities></cpt>
+    <noisymax id="N">... <strengths>0 1 0 1</strengths><parameters>...</parameters></noisymax>
+    <deterministic id="D">... <resultingstates>yes no ...</resultingstates></deterministic>
+
+    <VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>yes</OUTCOME><OUTCOME>no</OUTCOME></VARIABLE>
+    <DEFINITION><FOR>A</FOR><GIVEN>B</GIVEN><TABLE>.1 .9 .2 .8</TABLE></DEFINITION>
+
+The node's own states vary fastest, then the last parent's. aGrUM (pyAgrum) writes .xdsl tables with the *first*
+parent fastest; its files name the program and are read in its order. Entities, files above 256 MiB and elements
+nested deeper than any network's are refused; positions, properties and comments are ignored.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +23,13 @@ from typing import Any
 from xml.sax import ContentHandler, ErrorHandler, SAXException, SAXParseException
 from xml.sax.saxutils import escape, quoteattr
 
+from certimap.core.domain import Categorical
 from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath, cut, read_bytes, read_text
-from certimap.io.numbers import Numbers, is_number, read_numbers
+from certimap.io.declared import Declared
+from certimap.io.files import AnyPath, cut, read_bytes, read_text, write_text
+from certimap.io.identifiers import written_names
+from certimap.io.numbers import Numbers, is_number, read_numbers, written
+from certimap.networks.bayesian import BayesianNetwork
 
 MAX_BYTES = 2**28
 MAX_DEPTH = 50
@@ -140,3 +156,134 @@ def _checked(text: str) -> str:
             "single blanks inside"
         )
     return text
+
+
+_KINDS = ("cpt", "deterministic", "noisymax")
+
+
+def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network; large noisy-MAX nodes become chains over hidden helpers.
+
+    Nodes of other kinds (decisions, utilities, equations, noisy adders) and dynamic networks are refused.
+    """
+    root = read_xml(path, encoding)
+    nodes = next(root.all("nodes"), None)
+    if root.tag != "smile" or nodes is None:
+        raise ParseError(f"begins with <{root.tag[:40]}>; expected <smile> with <nodes> inside", path, root.line)
+    dynamic = next(root.all("dynamic"), None)
+    if dynamic is not None:
+        raise ParseError("is a dynamic network; expected an unrolled one", path, dynamic.line)
+    first_fastest = any(
+        genie.attributes.get("app", "").startswith("aGrUM")
+        for extensions in root.all("extensions")
+        for genie in extensions.all("genie")
+    )
+    declared = Declared(path)
+    for node in nodes.children:
+        _read_node(path, declared, node, first_fastest)
+    return declared.network()
+
+
+def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: bool) -> None:
+    name = node.attributes.get("id", "")
+    if node.tag not in _KINDS:
+        raise ParseError(
+            f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}",
+            path,
+            node.line,
+        )
+    declared.variable(name, [state.attributes.get("id", "") for state in node.all("state")], node.line)
+    parents = node.words("parents")
+    what = cut(name)
+    if node.tag == "deterministic":
+        declared.deterministic(name, parents, node.words("resultingstates"), node.line)
+    elif node.tag == "noisymax":
+        rows = numbers_of(path, node.words("parameters"), what, node.line).values
+        declared.noisy_max(name, parents, rows, _strengths(path, node, name), node.line)
+    else:
+        numbers = numbers_of(path, node.words("probabilities"), what, node.line)
+        declared.table(name, parents, numbers, node.line, first_fastest=first_fastest)
+
+
+def _strengths(path: AnyPath, node: Element, name: str) -> list[int] | None:
+    words = node.words("strengths")
+    if not words:
+        return None
+    if not all(word.isdecimal() and word.isascii() and len(word) < 7 for word in words):
+        raise ParseError(f"the strengths of {cut(name)} are no numbers of states", path, node.line)
+    return [int(word) for word in words]
+
+
+def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network, parents first; the names that GeNIe shows keep those that are no identifiers."""
+    names = written_names(model, path, states_too=True)
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
+    for child in model.topological_order:
+        factor = model.factors[child]
+        lines.append(f"<cpt id={xml_attribute(names.names[child])}>")
+        lines += [f"<state id={xml_attribute(state)}/>" for state in names.states[child]]
+        if len(factor.scope) > 1:
+            lines.append(f"<parents>{' '.join(names.names[p] for p in factor.scope[:-1])}</parents>")
+        lines += [f"<probabilities>{' '.join(written(factor))}</probabilities>", "</cpt>"]
+    lines += ["</nodes>", "<extensions>", '<genie version="1.0" app="certimap" name="certimap">']
+    for k, (name, label) in enumerate(zip(names.names, names.labels, strict=True)):
+        x, y = 20 + 140 * (k % 10), 20 + 80 * (k // 10)
+        shown = xml_text(" ".join(label.split()) or name)
+        lines.append(
+            f'<node id="{name}"><name>{shown}</name><position>{x} {y} {x + 100} {y + 40}</position></node>'
+        )
+    write_text(path, "\n".join([*lines, "</genie>", "</extensions>", "</smile>"]) + "\n")
+
+
+def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network; decisions and utilities are refused."""
+    root = read_xml(path, encoding)
+    network = next(root.all("NETWORK"), None)
+    if root.tag != "BIF" or network is None:
+        raise ParseError(f"begins with <{root.tag[:40]}>; expected <BIF> with a <NETWORK> inside", path, root.line)
+    declared = Declared(path)
+    for variable in network.all("VARIABLE"):
+        name = _only(path, variable, "NAME")
+        kind = variable.attributes.get("TYPE", "nature")
+        if kind != "nature":
+            raise ParseError(
+                f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature'", path, variable.line
+            )
+        states = [outcome.text.strip() for tag in ("OUTCOME", "VALUE") for outcome in variable.all(tag)]
+        declared.variable(name, states, variable.line)
+    for tag in ("DEFINITION", "PROBABILITY"):
+        for definition in network.all(tag):
+            name = _only(path, definition, "FOR")
+            parents = [parent.text.strip() for parent in definition.all("GIVEN")]
+            words = definition.words("TABLE")
+            numbers = numbers_of(path, words, cut(name), definition.line)
+            declared.table(name, parents, numbers, definition.line)
+    return declared.network()
+
+
+def _only(path: AnyPath, element: Element, tag: str) -> str:
+    found = [child.text.strip() for child in element.all(tag)]
+    if len(found) != 1:
+        raise ParseError(f"<{element.tag}> has {len(found)} <{tag}>; expected one", path, element.line)
+    return found[0]
+
+
+def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network; numbers and names read back exactly, states as text.
+
+    Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
+    """
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
+    names = [xml_text(name) for name in model.domain.names]
+    for variable, name in zip(model.domain, names, strict=True):
+        texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
+        if len(set(texts)) < len(texts):
+            raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
+        outcomes = "".join(f"<OUTCOME>{xml_text(text)}</OUTCOME>" for text in texts)
+        lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
+    for factor in model.factors:
+        *parents, child = factor.scope
+        given = "".join(f"<GIVEN>{names[p]}</GIVEN>" for p in parents)
+        lines += [f"<DEFINITION><FOR>{names[child]}</FOR>{given}", f"<TABLE>{' '.join(written(factor))}</TABLE>"]
+        lines.append("</DEFINITION>")
+    write_text(path, "\n".join([*lines, "</NETWORK>", "</BIF>"]) + "\n")

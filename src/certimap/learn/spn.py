@@ -17,8 +17,7 @@ from certimap.learn.clusters import Clusterer, check_clusters
 from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
-from certimap.learn.sketch import Sketch
-from certimap.learn.structure import StructureLearner, StructureSettings
+from certimap.learn.structure import Sketch, StructureLearner, StructureSettings
 from certimap.learn.table import DataTable
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)

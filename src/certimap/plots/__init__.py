@@ -6,20 +6,30 @@ if None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(p
 
 from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density
 from certimap.plots.figure import new_figure
-from certimap.plots.model_series import circuit_summary, network_graph, region_series
-from certimap.plots.models import plot_circuit, plot_network, plot_region_tree
 from certimap.plots.results import (
     plot_certified_over_time,
+    plot_circuit,
     plot_gaps,
     plot_history,
     plot_moments,
+    plot_network,
     plot_pareto,
+    plot_region_tree,
     plot_regret,
     plot_schematic,
     plot_top,
     plot_warm_start,
 )
-from certimap.plots.series import bound_series, moments, pareto_series, ranking, regret_series
+from certimap.plots.series import (
+    bound_series,
+    circuit_summary,
+    moments,
+    network_graph,
+    pareto_series,
+    ranking,
+    region_series,
+    regret_series,
+)
 
 __all__ = [
     "DensityGrid",

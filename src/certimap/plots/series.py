@@ -1,14 +1,25 @@
-"""The numbers behind figures of results, separate from drawing, for use by other tools."""
+"""The numbers behind figures of results and models, separate from drawing, for use by other tools."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from certimap.core.domain import Label
+import numpy as np
+
+from certimap.certify.ledger import Ledger
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kinds
+from certimap.core.control import Control
+from certimap.core.domain import Domain, Label
+from certimap.core.posterior import Regions
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import QueryError
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.network import Network
+from certimap.solvers.elimination.set_elimination import SetElimination
 
 AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 
@@ -195,3 +206,185 @@ def ranking(result: MapResult) -> list[Ranked]:
         Ranked(log_prob, {name: label for name, label in assignment.items() if label != first[name]})
         for assignment, log_prob in result.top
     ]
+
+
+@dataclass(frozen=True)
+class NetworkPicture:
+    """A picture of a network: each variable's place, edges and role in a query.
+
+    `places`: (x, y) by name; parents stand above children, one layer per unit of y. `edges`, `directed`: pairs of
+    names, from parent to child where `directed`. `roles`, `labels`: "evidence", "answer" or "hidden" by name; and
+    the states of evidence and answer by name.
+    """
+
+    places: dict[str, tuple[float, float]]
+    edges: list[tuple[str, str]]
+    directed: bool
+    roles: dict[str, str]
+    labels: dict[str, str]
+
+
+def network_graph(
+    network: Network, result: MapResult | None = None, evidence: Mapping[str, Any] | None = None
+) -> NetworkPicture:
+    """Lay out a network in layers, with the evidence and the answer of a query marked.
+
+    A variable's layer is the length of its longest path from a root (in a Markov network: its distance from the
+    first variable). Inside a layer, variables are ordered by their neighbours above.
+
+    Parameters
+    ----------
+    network, result, evidence
+        A network, the answer to mark if any, and labels by name.
+
+    Returns
+    -------
+    NetworkPicture
+    """
+    names = network.domain.names
+    directed = isinstance(network, BayesianNetwork)
+    above = _above(network)
+    depth = [0] * len(names)
+    order = network.topological_order if isinstance(network, BayesianNetwork) else range(len(names))
+    for i in order:
+        depth[i] = max((depth[p] + 1 for p in above[i]), default=0)
+    places: dict[str, tuple[float, float]] = {}
+    for layer in range(max(depth, default=0) + 1):
+        members = [i for i in order if depth[i] == layer]
+        wished = {i: float(np.mean([places[names[p]][0] for p in above[i]])) if above[i] else 0.0 for i in members}
+        members.sort(key=lambda i: wished[i])
+        middle = (len(members) - 1) / 2.0
+        places |= {names[i]: (k - middle, -float(layer)) for k, i in enumerate(members)}
+    edges = [(names[p], names[i]) for i in range(len(names)) for p in above[i]]
+    given = dict(evidence or {})
+    answer = {} if result is None else result.assignment
+    roles = {n: "evidence" if n in given else "answer" if n in answer else "hidden" for n in names}
+    labels = {name: str(label) for name, label in {**answer, **given}.items()}
+    return NetworkPicture(places, edges, directed, roles, labels)
+
+
+def _above(network: Network) -> list[tuple[int, ...]]:
+    """Return each variable's parents; in a Markov network, its neighbours with smaller numbers."""
+    if isinstance(network, BayesianNetwork):
+        return list(network.parents)
+    before: list[set[int]] = [set() for _ in network.domain.names]
+    for factor in network.factors:
+        for i in factor.scope:
+            before[i] |= {j for j in factor.scope if j < i}
+    return [tuple(sorted(found)) for found in before]
+
+
+@dataclass(frozen=True)
+class CircuitSummary:
+    """The composition of a circuit.
+
+    `kinds`, `layers`: number of nodes of each kind, sums and products first; and at each height; leaves have
+    height 0. `n_nodes`, `n_edges`, `n_variables`: sizes.
+    """
+
+    kinds: dict[str, int]
+    layers: list[int]
+    n_nodes: int
+    n_edges: int
+    n_variables: int
+
+
+def circuit_summary(circuit: Circuit) -> CircuitSummary:
+    """Count a circuit's nodes by kind and by height; cost: linear in its edges.
+
+    Parameters
+    ----------
+    circuit
+        Any circuit.
+
+    Returns
+    -------
+    CircuitSummary
+    """
+    words = {
+        int(NodeKind.SUM): "sum",
+        int(NodeKind.PRODUCT): "product",
+        int(NodeKind.CATEGORICAL): "categorical leaf",
+    }
+    words |= {code: f"{kind.name} leaf" for code, kind in leaf_kinds().items()}
+    height = np.zeros(circuit.n_nodes, np.int64)
+    for node in range(circuit.n_nodes):  # children come before parents
+        children = circuit.children_of(node)
+        if len(children):
+            height[node] = 1 + int(height[children].max())
+    codes, numbers = np.unique(circuit.kind, return_counts=True)
+    kinds = {words[code]: n for code, n in zip(codes.tolist(), numbers.tolist(), strict=True)}
+    ordered = sorted(kinds.items(), key=lambda item: (item[0].endswith("leaf"), item[0]))
+    return CircuitSummary(
+        dict(ordered), np.bincount(height).tolist(), circuit.n_nodes, circuit.n_edges, len(circuit.domain)
+    )
+
+
+@dataclass(frozen=True)
+class RegionSeries:
+    """A region tree, and the sizes of set elimination's sets in each region.
+
+    `parent`, `names`: the parent of each region, -1 for the root (the last); and its query variable, "" where a
+    hidden one is summed out. `set_sizes`: the size of the largest set of vectors per region; 0 if none was needed
+    or all were pruned. `places`: (x, y) per region; one layer per unit of y, the root at the top.
+    """
+
+    parent: list[int]
+    names: list[str]
+    set_sizes: list[int]
+    places: list[tuple[float, float]]
+
+
+def region_series(
+    posterior: Regions, *, epsilon: float = 0.0, time_limit: float | None = 10.0, seed: int = 0
+) -> RegionSeries:
+    """Run set elimination on a posterior's region tree and record the sizes of its sets.
+
+    Parameters
+    ----------
+    posterior, epsilon, time_limit, seed
+        A posterior with a region tree, such as `condition` returns for a network; the search's tolerance; seconds,
+        after which sizes are not seen; and the seed of its draws.
+
+    Returns
+    -------
+    RegionSeries
+    """
+    solver = SetElimination()
+    control = Control.starting_now(time_limit)
+    ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
+    state = solver.init(posterior, control, np.random.default_rng(seed))
+    while not state.done and not ledger.satisfied and not control.should_stop:
+        state = solver.step(state, ledger)
+    tree = posterior.region_tree
+    domain: Domain = posterior.domain
+    variables: list[int] = tree.variable.tolist()
+    names: list[str] = ["" if v < 0 else domain.names[v] for v in variables]
+    parent = tree.parent.tolist()
+    sizes = [state.set_sizes.get(r, 0) for r in range(tree.n_regions)]
+    return RegionSeries(parent, names, sizes, _tree_places(parent))
+
+
+def _tree_places(parent: list[int]) -> list[tuple[float, float]]:
+    """Lay out a tree with children first: leaves side by side, parents above the middle of their children."""
+    n = len(parent)
+    children: list[list[int]] = [[] for _ in range(n)]
+    for child, p in enumerate(parent):
+        if p >= 0:
+            children[p].append(child)
+    depth = [0] * n
+    for r in range(n - 1, -1, -1):
+        depth[r] = 0 if parent[r] < 0 else depth[parent[r]] + 1
+    x = [0.0] * n
+    n_leaves = 0
+    stack = [(r, False) for r in range(n) if parent[r] < 0]
+    while stack:
+        r, is_back = stack.pop()
+        if not children[r]:
+            x[r] = float(n_leaves)
+            n_leaves += 1
+        elif is_back:
+            x[r] = float(np.mean([x[c] for c in children[r]]))
+        else:
+            stack += [(r, True), *((c, False) for c in reversed(children[r]))]
+    return [(x[r], -float(depth[r])) for r in range(n)]

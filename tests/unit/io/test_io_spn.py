@@ -113,7 +113,7 @@ def test_written_circuits_mean_the_same(tmp_path, name):
 
 @pytest.mark.parametrize("together", [1, 3, 100_000])
 def test_any_number_of_nodes_is_written_together(tmp_path, monkeypatch, together):
-    monkeypatch.setattr("certimap.io.spn_writer.NODES_TOGETHER", together)
+    monkeypatch.setattr("certimap.io.spn.NODES_TOGETHER", together)
     circuit = build_mixed()
     circuit.write(tmp_path / "m.spn")
     again = io.read(tmp_path / "m.spn")

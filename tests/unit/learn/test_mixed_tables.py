@@ -14,9 +14,8 @@ from certimap.errors import DataError
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_tree import _contexts
 from certimap.learn.integer_columns import are_labels
-from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_choice import densest, families_of
-from certimap.learn.structure import _critical_values
+from certimap.learn.structure import _critical_values, components_of_known
 from certimap.learn.table import DataTable, read_table
 
 REAL = ("gaussian", "laplace", "student_t", "truncated_gaussian", "exponential", "histogram")

@@ -1,0 +1,205 @@
+"""The short commands: marginals, sample, convert, explain, check, replay and report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from certimap.cli.inputs import parse_size
+from certimap.cli.options import (
+    EncodingOption,
+    EvidenceOptions,
+    JsonOption,
+    ModelArgument,
+    QueryFileOption,
+    WorkersOption,
+    argument,
+    option,
+)
+from certimap.cli.output import print_rows
+from certimap.io.files import write_text
+from certimap.io.formats import suffixes
+
+
+def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
+    """Print the probability of each state of single variables given the evidence, and ln p(evidence)."""
+    from certimap.ask import inference
+
+    source, names, given = case.read_case()
+    found = inference.marginals(source, names, given)
+    log_evidence = inference.log_evidence(source, given)
+    if as_json:
+        tables = {name: {str(label): p for label, p in row.items()} for name, row in found.items()}
+        print(json.dumps({"marginals": tables, "log_evidence": log_evidence}, indent=2))
+        return
+    print_rows(
+        (name, ", ".join(f"{label} {p:.6g}" for label, p in sorted(row.items(), key=lambda item: -item[1])))
+        for name, row in found.items()
+    )
+    print(f"\nln p(evidence) = {log_evidence:.6f}")
+
+
+def sample(
+    case: EvidenceOptions,
+    n: Annotated[int, typer.Option("--n", "-n", help="How many rows.")] = 10,
+    rng: Annotated[int | None, option("--rng", help="A seed, which replays the rows.")] = None,
+    output: Annotated[Path | None, option("--output", "-o", help="A .csv file; otherwise printed.")] = None,
+) -> None:
+    """Draw independent rows from p(query | evidence), as CSV; what is not queried is summed out."""
+    from certimap.ask import inference
+
+    source, names, given = case.read_case()
+    columns = inference.sample(source, n, given, names, rng=rng)
+    text = StringIO(newline="")
+    writer = csv.writer(sys.stdout if output is None else text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    if output is not None:
+        write_text(output, text.getvalue())
+
+
+def convert(
+    source: Annotated[Path, argument(metavar="A", help=f"The model to read: {suffixes()}.")],
+    target: Annotated[Path, argument(metavar="B", help="The file to write.")],
+    encoding: EncodingOption = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights of literals for .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."
+        ),
+    ] = None,
+) -> None:
+    """Write model A as B; the suffixes name the formats, each also with .gz. Text is written in UTF-8."""
+    from certimap import io
+
+    io.write(io.read(source, encoding=encoding, weights=weights), target)
+
+
+def explain(
+    case: EvidenceOptions,
+    query_file: QueryFileOption = None,
+    entries: Annotated[
+        int, typer.Option(help="Table entries whose exact range is found (Bayesian networks).")
+    ] = 8,
+    time_limit: Annotated[float | None, option(help="Seconds per query asked on the way.")] = None,
+    rng: Annotated[int, typer.Option("--rng", help="A seed, which replays the answers.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a query and say why: the lead, the evidence that it hangs on, how far table entries may move."""
+    import certimap
+
+    source, variables, given = case.read_case(query_file)
+    found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
+    print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+
+
+REJECTED = 1
+
+
+def check(
+    model: ModelArgument,
+    proof: Annotated[Path, argument(metavar="FILE", help="What solve --proof wrote.")],
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Check a small model by enumeration in exact numbers too.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds after which the check gives up, and rejects; inf for no limit.")
+    ] = 600.0,
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory that the check may take beside the model: bytes, or with a suffix such as 2G. What would "
+            "take more is rejected."
+        ),
+    ] = "2G",
+    encoding: EncodingOption = None,
+) -> None:
+    """Check a proof by code that shares nothing with what found the answer.
+
+    Exits with 0 when the claim is proved, and with 1 when it is not.
+    """
+    import certimap
+
+    found = certimap.read(model, encoding=encoding)
+    n_bytes = parse_size(max_memory)
+    verdict = certimap.check(found, proof, exact=exact, time_limit=time_limit, max_memory=n_bytes)
+    print(verdict.message)
+    if verdict.asked:
+        print(verdict.asked)
+    for text in verdict.unchecked:
+        print(f"not checked: {text}")
+    if not verdict.accepted:
+        raise typer.Exit(REJECTED)
+
+
+DIFFERENT = 1
+
+
+def replay(
+    result: Annotated[Path, argument(metavar="RESULT.json", help="What solve --json or -o wrote.")],
+    model: ModelArgument,
+    workers: WorkersOption = None,
+    time_limit: Annotated[
+        float | None, option("--time-limit", metavar="SECONDS", help="In place of the recorded limit.")
+    ] = None,
+    encoding: EncodingOption = None,
+) -> None:
+    """Ask recorded queries again, with their seeds and settings, and compare everything but times.
+
+    Exits with 0 when every answer came out as recorded, with 1 when one differs. What is different about this run
+    (version, processor, memory) is said in either case.
+    """
+    import certimap
+    from certimap.ask.replay import read_records
+    from certimap.ask.replay import replay as again
+    from certimap.io.native import fingerprint
+    from certimap.kernels.notice import announce_compilation
+
+    records = read_records(result)
+    source: Any = certimap.read(model, encoding=encoding)
+    own = fingerprint(source)
+    announce_compilation()
+    n_same, n_failed, notes = 0, 0, dict[str, None]()
+    for number, record in enumerate(records, 1):
+        if "asked" not in record:
+            n_failed += 1
+            continue
+        done = again(source, record, workers=workers, time_limit=time_limit, model_fingerprint=own)
+        n_same += done.same
+        notes.update(dict.fromkeys(done.notes))
+        for difference in done.differences:
+            print(f"answer {number}: {difference}" if len(records) > 1 else difference)
+    for note in notes:
+        print(f"note: {note}")
+    n_asked = len(records) - n_failed
+    skipped = f"; {n_failed} cases that failed then were not asked" if n_failed else ""
+    verdict = "the same as recorded" if n_same == n_asked else "DIFFERENT from what was recorded"
+    print(f"{n_same} of {n_asked} answers are the same but for times{skipped}: {verdict}")
+    if n_same < n_asked:
+        raise typer.Exit(DIFFERENT)
+
+
+def report(
+    results: Annotated[list[Path], argument(metavar="RESULT.json ...", help="What solve --json or -o wrote.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the page.")
+    ] = Path("report.html"),
+) -> None:
+    """Write a page that shows answers, what is proved about them, and how to make them again.
+
+    The page is one file that needs no network: charts, a slider over the pairs (epsilon, delta), and tables.
+    """
+    from certimap.explanations.reports import report_page
+    from certimap.io.files import write_text
+
+    write_text(output, report_page(results))
+    print(f"wrote {output}")
+
+
+SHORT = (check, replay, report, explain, convert, marginals, sample)
