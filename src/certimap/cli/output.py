@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,33 +71,23 @@ def _whole() -> Generator[None]:
         raise KeyboardInterrupt
 
 
+@dataclass
 class AnswerPrinter:
     """Prints the answers to a batch as they come; several get their case number as a heading.
 
     In JSON, one answer is an object. Several are a list, which is complete JSON even if the batch was cut short.
-    `rows`: the queries. `as_json`: print JSON. `describe`: returns a row's query and settings for the JSON; None
-    without JSON. `output`: a file that gets the same JSON, whole or not at all; or None. `wishes`: keywords of
-    `MapResult.explain` to explain each answer; else None.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[BatchRow],
-        as_json: bool,
-        describe: Callable[[BatchRow], dict[str, Any]] | None = None,
-        output: Path | None = None,
-        wishes: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.rows = rows
-        self.as_json = as_json
-        self.describe = describe
-        self.output = output
-        self.wishes = wishes
-        self._texts: list[str] = []
-        self.n_printed = 0
-        self.failed: list[str] = []
-        self.unexplained: list[str] = []
-        self.cut: str | None = None  # the case whose explanation Ctrl-C ended
+    rows: Sequence[BatchRow]
+    as_json: bool
+    describe: Callable[[BatchRow], dict[str, Any]] | None = None  # a row's query and settings, for the JSON
+    output: Path | None = None  # a file that gets the same JSON, whole or not at all
+    wishes: Mapping[str, Any] | None = None  # to explain each answer
+    _texts: list[str] = field(default_factory=list[str])
+    n_printed: int = 0
+    failed: list[str] = field(default_factory=list[str])
+    unexplained: list[str] = field(default_factory=list[str])
+    cut: str | None = None  # the case whose explanation Ctrl-C ended
 
     def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
         """Print answers until they end or Ctrl-C ends them; return the exit code.
@@ -121,8 +112,9 @@ class AnswerPrinter:
             if many and self.as_json:
                 print("\n]" if self.n_printed else "[]")
         if self.output is not None:
+            several = "[\n" + ",\n".join(self._texts) + "\n]\n" if self._texts else "[]\n"
             with _whole():
-                write_text(self.output, _joined(self._texts) if many else f"{self._texts[0]}\n")
+                write_text(self.output, several if many else f"{self._texts[0]}\n")
         interrupted = interrupted or self.cut is not None
         if self.failed or self.unexplained or interrupted:
             print(f"certimap: {self._summary(interrupted)}", file=sys.stderr)
@@ -188,11 +180,6 @@ class AnswerPrinter:
         if interrupted and self.n_printed < n:
             parts.append(f"interrupted with {n - self.n_printed} to go")
         return ", ".join(parts)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    """Return objects as a list."""
-    return "[\n" + ",\n".join(texts) + "\n]\n" if texts else "[]\n"
 
 
 def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:

@@ -14,6 +14,7 @@ from certimap.interop.reading import (
     Wishes,
     classes_of,
     distributions,
+    fitted,
     kind_of,
     logs,
     numbers,
@@ -82,15 +83,5 @@ def _mixed(x: Any, means: Floats) -> Emission:
     return emission
 
 
-def _present(x: Any, name: str) -> Any:
-    try:
-        return getattr(x, name)
-    except AttributeError:
-        raise ModelError(
-            f"this {kind_of(x)} has no {name}: it is not fitted (call fit first), or this version of hmmlearn "
-            "keeps it elsewhere"
-        ) from None
-
-
 def _fitted(x: Any, name: str) -> Floats:
-    return numbers(_present(x, name))
+    return numbers(fitted(x, name))

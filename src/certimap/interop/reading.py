@@ -79,6 +79,18 @@ def attribute(x: Any, *names: str) -> Any:
     return value
 
 
+def fitted(x: Any, name: str) -> Any:
+    """Return an attribute that only fitted objects have; ModelError if it is absent."""
+    try:
+        return getattr(x, name)
+    except AttributeError:
+        library = {"sklearn": "scikit-learn"}.get(library_of(x), library_of(x))
+        raise ModelError(
+            f"this {kind_of(x)} has no {name}: it is not fitted (call fit first), or this version of {library} "
+            "keeps it elsewhere"
+        ) from None
+
+
 def numbers(x: Any) -> Floats:
     """Return a tensor, an array or a list as float64; a new array."""
     if str(getattr(x, "dtype", "")) == "torch.bfloat16":  # unknown to numpy

@@ -13,7 +13,18 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Reading, Wishes, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    fitted,
+    kind_of,
+    labels_of,
+    logs,
+    named,
+    numbers,
+    refuse,
+)
 from certimap.interop.sequences import gaussian_product
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -58,16 +69,6 @@ def _joint(x: Any, rows: Floats) -> Floats:
     return found[np.arange(len(rows)), rows[:, -1].astype(np.int64)]
 
 
-def _fitted(x: Any, name: str) -> Any:
-    try:
-        return getattr(x, name)
-    except AttributeError:
-        raise ModelError(
-            f"this {kind_of(x)} has no {name}: it is not fitted (call fit first), or this version of scikit-learn "
-            "keeps it elsewhere"
-        ) from None
-
-
 def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ()) -> list[str]:
     """Return the names of the features (the user's, the training frame's, or numbers), then `last`."""
     own = [str(name) for name in getattr(x, "feature_names_in_", range(n_features))]
@@ -77,8 +78,8 @@ def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ())
 
 
 def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
-    weights, means = numbers(_fitted(x, "weights_")), numbers(_fitted(x, "means_"))
-    variances, kind = numbers(_fitted(x, "covariances_")), x.covariance_type
+    weights, means = numbers(fitted(x, "weights_")), numbers(fitted(x, "means_"))
+    variances, kind = numbers(fitted(x, "covariances_")), x.covariance_type
     n = means.shape[1]
     used = weights > 0.0
     weights, means = weights[used], means[used]
@@ -101,7 +102,7 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
 
 
 def _log_prior(x: Any) -> Floats:
-    return numbers(_fitted(x, "class_log_prior_"))
+    return numbers(fitted(x, "class_log_prior_"))
 
 
 def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables: list[Floats]) -> BayesianNetwork:
@@ -113,10 +114,10 @@ def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables
 
 
 def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
-    tables = [numbers(table) for table in _fitted(x, "feature_log_prob_")]
+    tables = [numbers(table) for table in fitted(x, "feature_log_prob_")]
     states = [tuple(range(table.shape[1])) for table in tables]
     names = _names(x, len(tables), wishes, last=[CLASS])
-    return _network(x, names, [*states, labels_of(_fitted(x, "classes_"))], tables)
+    return _network(x, names, [*states, labels_of(fitted(x, "classes_"))], tables)
 
 
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
@@ -126,17 +127,17 @@ def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
             f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it; "
             "expected binarize=None, or a number in [0, 1)"
         )
-    log_one = numbers(_fitted(x, "feature_log_prob_"))
+    log_one = numbers(fitted(x, "feature_log_prob_"))
     log_zero = np.log1p(-np.exp(log_one))
     n = log_one.shape[1]
     tables = [np.stack([log_zero[:, j], log_one[:, j]], axis=1) for j in range(n)]
     names = _names(x, n, wishes, last=[CLASS])
-    return _network(x, names, [*[(0, 1)] * n, labels_of(_fitted(x, "classes_"))], tables)
+    return _network(x, names, [*[(0, 1)] * n, labels_of(fitted(x, "classes_"))], tables)
 
 
 def _gaussian(x: Any, wishes: Wishes) -> Circuit:
-    means, variances = numbers(_fitted(x, "theta_")), numbers(_fitted(x, "var_"))
-    prior, classes = numbers(_fitted(x, "class_prior_")), labels_of(_fitted(x, "classes_"))
+    means, variances = numbers(fitted(x, "theta_")), numbers(fitted(x, "var_"))
+    prior, classes = numbers(fitted(x, "class_prior_")), labels_of(fitted(x, "classes_"))
     n = means.shape[1]
     names = _names(x, n, wishes, last=[CLASS])
     builder = CircuitBuilder(Domain([*(Real(name) for name in names[:-1]), Categorical(names[-1], classes)]))

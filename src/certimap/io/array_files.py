@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.errors import ParseError
+from certimap.errors import ModelError, ParseError
 from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, is_packed, read_bytes, replacing, write_bytes
 
 MAPPED_BYTES = 2**24  # files of this size and more are mapped
@@ -152,3 +152,30 @@ def _array(content: bytes | memoryview) -> NDArray[Any]:
         values = values.copy()
         values.setflags(write=False)
     return values.reshape(shape, order="F" if in_columns else "C")
+
+
+class ArrayParts:
+    """Takes parts of an array one after the other; ModelError where they do not fit."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values, self.at = values.reshape(-1), 0
+
+    @property
+    def left(self) -> int:
+        return len(self.values) - self.at
+
+    def integers(self, n: int, below: int) -> list[int]:
+        if not 0 <= n <= self.left:
+            raise ModelError("is damaged: its arrays do not fit each other")
+        taken: list[int] = self.values[self.at : self.at + n].tolist()
+        self.at += n
+        if any(type(x) is not int or not 0 <= x < below for x in taken):
+            raise ModelError(f"is damaged: it names the variables {taken}; expected numbers below {below}")
+        return taken
+
+    def numbers(self, shape: Sequence[int]) -> NDArray[np.float64]:
+        size = math.prod(shape)
+        if size > self.left:
+            raise ModelError("is damaged: its arrays do not fit each other")
+        self.at += size
+        return np.asarray(self.values[self.at - size : self.at], np.float64).reshape(shape)

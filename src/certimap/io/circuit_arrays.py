@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Cir
         _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
     )
     names = [str(name) for name in arrays.get("leaf_names", np.zeros(0, str)).tolist()]
-    circuit = _Unchecked(
+    circuit = Circuit(
         domain,
         _with_codes(stored, names),
         child_ptr.astype(np.int64, copy=False),
@@ -51,21 +51,13 @@ def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Cir
         param_ptr.astype(np.int64, copy=False),
         _floats(arrays["params"]),
     )
-    if not circuit.fits():
+    if not _fits(circuit):
         raise ModelError("is a damaged circuit: its arrays do not fit each other")
-    for start in range(0, len(circuit.kind), NODES_TOGETHER):
-        if not circuit.is_sound(start, min(start + NODES_TOGETHER, len(circuit.kind))):
+    for start in range(0, circuit.n_nodes, NODES_TOGETHER):
+        if not _is_sound(circuit, start, min(start + NODES_TOGETHER, circuit.n_nodes)):
             raise ModelError("is a damaged circuit: its nodes are not those of a circuit")
-    return Circuit(
-        domain,
-        circuit.kind.astype(np.int8, copy=False),
-        circuit.child_ptr,
-        circuit.children,
-        circuit.log_weights,
-        circuit.leaf_var.astype(np.int32, copy=False),
-        circuit.param_ptr,
-        circuit.params,
-    )
+    kind, leaf_var = circuit.kind.astype(np.int8, copy=False), circuit.leaf_var.astype(np.int32, copy=False)
+    return replace(circuit, kind=kind, leaf_var=leaf_var)
 
 
 def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
@@ -78,66 +70,49 @@ def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
     return kind
 
 
-@dataclass(frozen=True, eq=False)
-class _Unchecked:
-    """Unchecked arrays from a circuit file.
+def _fits(circuit: Circuit) -> bool:
+    """Whether all pointers stay within the arrays."""
+    n, child_ptr, param_ptr = circuit.n_nodes, circuit.child_ptr, circuit.param_ptr
+    return (
+        n > 0
+        and len(circuit.leaf_var) == n
+        and len(child_ptr) == len(param_ptr) == n + 1
+        and child_ptr[0] == param_ptr[0] == 0
+        and child_ptr[-1] == len(circuit.children) == len(circuit.log_weights)
+        and param_ptr[-1] == len(circuit.params)
+        and bool(np.all(child_ptr[1:] >= child_ptr[:-1]) and np.all(param_ptr[1:] >= param_ptr[:-1]))
+    )
 
-    Nodes are checked in pieces, so that temporary arrays stay small and the data stays in cache.
-    """
 
-    domain: Domain
-    kind: NDArray[Any]
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
-    leaf_var: NDArray[Any]
-    param_ptr: NDArray[np.int64]
-    params: NDArray[np.float64]
-
-    def fits(self) -> bool:
-        """Whether all pointers stay within the arrays."""
-        n, child_ptr, param_ptr = len(self.kind), self.child_ptr, self.param_ptr
-        return (
-            n > 0
-            and len(self.leaf_var) == n
-            and len(child_ptr) == len(param_ptr) == n + 1
-            and child_ptr[0] == param_ptr[0] == 0
-            and child_ptr[-1] == len(self.children) == len(self.log_weights)
-            and param_ptr[-1] == len(self.params)
-            and bool(np.all(child_ptr[1:] >= child_ptr[:-1]) and np.all(param_ptr[1:] >= param_ptr[:-1]))
+def _is_sound(circuit: Circuit, start: int, stop: int) -> bool:
+    """Whether nodes `start` to `stop` are nodes of a circuit; pieces keep temporary arrays small and in cache."""
+    kinds, domain = leaf_kinds(), circuit.domain
+    kind = circuit.kind[start:stop].astype(np.int64)
+    leaf_var = circuit.leaf_var[start:stop].astype(np.int64)
+    child_ptr, param_ptr = circuit.child_ptr[start : stop + 1], circuit.param_ptr[start : stop + 1]
+    n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
+    edges, entries = slice(child_ptr[0], child_ptr[-1]), slice(param_ptr[0], param_ptr[-1])
+    owner = np.repeat(np.arange(len(kind)), n_children)
+    is_leaf, is_real = kind < NodeKind.PRODUCT, np.isin(kind, list(kinds))
+    n = len(domain)
+    sizes = domain.n_states[np.clip(leaf_var, 0, max(n - 1, 0))] if n else leaf_var
+    leaf_sizes = np.where(is_real, 0, sizes)
+    for code, leaf in kinds.items():
+        leaf_sizes[kind == code] = len(leaf.parameters)
+    children, log_weights = circuit.children[edges], circuit.log_weights[edges]
+    return bool(
+        np.all(np.isin(kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *kinds]))
+        and np.all((children >= 0) & (children < owner + start))
+        and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < n), leaf_var == -1))
+        and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
+        and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
+        and np.all((sizes == 0)[is_real])
+        and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
+        and not np.any(
+            np.isnan(log_weights) | (log_weights == np.inf) | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
         )
-
-    def is_sound(self, start: int, stop: int) -> bool:
-        """Whether nodes `start` to `stop` are valid nodes of a circuit."""
-        kinds = leaf_kinds()
-        kind = self.kind[start:stop].astype(np.int64)
-        leaf_var = self.leaf_var[start:stop].astype(np.int64)
-        child_ptr, param_ptr = self.child_ptr[start : stop + 1], self.param_ptr[start : stop + 1]
-        n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
-        edges, entries = slice(child_ptr[0], child_ptr[-1]), slice(param_ptr[0], param_ptr[-1])
-        owner = np.repeat(np.arange(len(kind)), n_children)
-        is_leaf, is_real = kind < NodeKind.PRODUCT, np.isin(kind, list(kinds))
-        n = len(self.domain)
-        sizes = self.domain.n_states[np.clip(leaf_var, 0, max(n - 1, 0))] if n else leaf_var
-        leaf_sizes = np.where(is_real, 0, sizes)
-        for code, leaf in kinds.items():
-            leaf_sizes[kind == code] = len(leaf.parameters)
-        children, log_weights = self.children[edges], self.log_weights[edges]
-        return bool(
-            np.all(np.isin(kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *kinds]))
-            and np.all((children >= 0) & (children < owner + start))
-            and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < n), leaf_var == -1))
-            and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
-            and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
-            and np.all((sizes == 0)[is_real])
-            and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
-            and not np.any(
-                np.isnan(log_weights)
-                | (log_weights == np.inf)
-                | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
-            )
-            and _sound_params(kind, self.params[entries], param_ptr - param_ptr[0])
-        )
+        and _sound_params(kind, circuit.params[entries], param_ptr - param_ptr[0])
+    )
 
 
 def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], pointers: NDArray[np.int64]) -> bool:

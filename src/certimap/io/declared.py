@@ -219,7 +219,9 @@ class Declared:
                         node.line,
                     )
         found = [piece for name in self.variables for piece in self._pieces(name)]
-        domain = Domain([*self.variables.values(), *self._helpers(found)])
+        helpers = [name for _, name, _, _ in found if name not in self.variables]  # of noisy nodes
+        added = [Categorical(name, self.variables[name.rpartition(":max:")[0]].states) for name in helpers]
+        domain = Domain([*self.variables.values(), *added])
         normalise = RowNormaliser(str(self.path))
         cpts: list[Factor] = []
         for parents, name, numbers, line in found:
@@ -235,7 +237,7 @@ class Declared:
             cpts.append(factor)
         normalise.warn()
         try:
-            return BayesianNetwork(domain, cpts, [v.name for v in domain.variables[len(self.variables) :]])
+            return BayesianNetwork(domain, cpts, helpers)
         except ModelError as error:
             raise self.fail(str(error)) from None
 
@@ -250,11 +252,6 @@ class Declared:
         except ModelError as error:
             raise self.fail(str(error), node.line) from None
         return [(*piece, node.line) for piece in made]
-
-    def _helpers(self, pieces: Sequence[tuple[tuple[str, ...], str, Numbers, int | None]]) -> list[Categorical]:
-        """Return the helper variables of noisy nodes."""
-        names = [name for _, name, _, _ in pieces if name not in self.variables]
-        return [Categorical(name, self.variables[name.rpartition(":max:")[0]].states) for name in names]
 
 
 def _weakest_last(piece: Piece, name: str) -> tuple[tuple[str, ...], str, Numbers]:

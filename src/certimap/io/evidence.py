@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import fspath
 from typing import Any, Literal
 
@@ -93,14 +94,11 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
         except QueryError as error:
             raise ParseError(str(error), path, 1) from None
 
-    def case(k: int) -> EvidenceCase:
-        def read() -> Asked:
-            cells = table.checked_row(k)
-            return None, {n: cell_value(domain, n, cell) for n, cell in zip(table.names, cells, strict=True)}
+    def read(k: int) -> Asked:
+        pairs = zip(table.names, table.checked_row(k), strict=True)
+        return None, {name: cell_value(domain, name, cell) for name, cell in pairs}
 
-        return EvidenceCase(f"{table.path}:{table.lines[k]}", read)
-
-    return [case(k) for k in range(len(table.rows))]
+    return [EvidenceCase(f"{table.path}:{table.lines[k]}", partial(read, k)) for k in range(len(table.rows))]
 
 
 # ---------------------------------------------------------------- JSON
@@ -124,16 +122,13 @@ def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evi
     if not any(isinstance(item, dict) for item in items):
         raise ParseError("the file holds no object from names to states and no list of such objects", path)
 
-    def case(number: int, item: Any) -> EvidenceCase:
-        def read() -> Asked:
-            if not is_dict(item):
-                raise QueryError(f"{item!r} is no object from names to states")
-            return None, {n: json_value(domain, n, v) for n, v in item.items()}
+    def read(item: Any) -> Asked:
+        if not is_dict(item):
+            raise QueryError(f"{item!r} is no object from names to states")
+        return None, {n: json_value(domain, n, v) for n, v in item.items()}
 
-        place = fspath(path) if not isinstance(data, list) else f"{fspath(path)}, item {number}"
-        return EvidenceCase(place, read)
-
-    return [case(number, item) for number, item in enumerate(items, 1)]
+    places = [f"{fspath(path)}, item {k}" if is_list(data) else fspath(path) for k in range(1, len(items) + 1)]
+    return [EvidenceCase(place, partial(read, item)) for place, item in zip(places, items, strict=True)]
 
 
 def json_value(domain: Domain, name: str, value: Any) -> Any:
@@ -186,19 +181,18 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
     data = _json(path, options)
     items: list[Any] = data if is_list(data) else [data]
 
-    def case(number: int, item: Any) -> EvidenceCase:
-        def read() -> Asked:
-            if not is_dict(item):
-                raise QueryError(f"{item!r} is no assignment: an object from names to states is expected")
-            inner = item.get("assignment")
-            chosen = inner if is_dict(inner) else item
-            return None, {n: json_value(domain, n, v) for n, v in chosen.items()}
-
-        return EvidenceCase(f"{fspath(path)}, item {number}", read)
+    def read(item: Any) -> Asked:
+        if not is_dict(item):
+            raise QueryError(f"{item!r} is no assignment: an object from names to states is expected")
+        inner = item.get("assignment")
+        chosen = inner if is_dict(inner) else item
+        return None, {n: json_value(domain, n, v) for n, v in chosen.items()}
 
     failed = {"label", "error", "message"}  # rows of a batch without an answer
     return [
-        case(number, item) for number, item in enumerate(items, 1) if not (is_dict(item) and set(item) == failed)
+        EvidenceCase(f"{fspath(path)}, item {number}", partial(read, item))
+        for number, item in enumerate(items, 1)
+        if not (is_dict(item) and set(item) == failed)
     ]
 
 
@@ -224,19 +218,13 @@ def _map_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
 def _numbered(
     path: AnyPath, domain: Domain, cases: Iterable[tuple[list[int] | None, Mapping[int, int]]]
 ) -> list[EvidenceCase]:
+    def read(query: list[int] | None, evidence: Mapping[int, int]) -> Asked:
+        names = None if query is None else [_name(domain, v) for v in query]
+        return names, {_name(domain, v): _state(domain, v, s) for v, s in evidence.items()}
+
     found = list(cases)
-
-    def case(number: int, query: list[int] | None, evidence: Mapping[int, int]) -> EvidenceCase:
-        place = fspath(path) if len(found) == 1 else f"{fspath(path)}, case {number}"
-        return EvidenceCase(
-            place,
-            lambda: (
-                None if query is None else [_name(domain, v) for v in query],
-                {_name(domain, v): _state(domain, v, s) for v, s in evidence.items()},
-            ),
-        )
-
-    return [case(number, query, evidence) for number, (query, evidence) in enumerate(found, 1)]
+    places = [fspath(path) if len(found) == 1 else f"{fspath(path)}, case {k}" for k in range(1, len(found) + 1)]
+    return [EvidenceCase(place, partial(read, *case)) for place, case in zip(places, found, strict=True)]
 
 
 def _name(domain: Domain, number: int) -> str:

@@ -56,7 +56,8 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
 
 def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list[str]:
     """Return distinct identifiers; names that are already identifiers stay unchanged."""
-    wanted = [_identifier(name, prefix)[:longest] for name in names]
+    plain = [_OTHER.sub("_", name) for name in names]
+    wanted = [(name if name[:1].isalpha() else prefix + name)[:longest] for name in plain]
     taken = {new for old, new in zip(names, wanted, strict=True) if old == new}
     found: list[str] = []
     counts: dict[str, int] = {}
@@ -69,8 +70,3 @@ def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list
         taken.add(unique)
         found.append(unique)
     return found
-
-
-def _identifier(name: str, prefix: str) -> str:
-    plain = _OTHER.sub("_", name)
-    return plain if plain[:1].isalpha() else prefix + plain

@@ -9,7 +9,6 @@ and its own states last. A real one has `name`, `parents`, `intercept`, `coeffic
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from certimap.core.domain import Categorical, Domain
 from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError, did_you_mean
+from certimap.io.array_files import ArrayParts
 from certimap.io.circuit_records import Record, is_record, shown
 from certimap.io.files import AnyPath, cut, write_text
 from certimap.io.labels import decoded_label, encoded_label
@@ -46,7 +46,7 @@ def _network(data: Record) -> LinearGaussianNetwork:
     _check_keys(data, _TOP, "the file", ("variables",))
     states: dict[str, Sequence[Any]] = {}
     parents: dict[str, list[str]] = {}
-    tables: dict[str, Any] = {}
+    tables: dict[str, NDArray[np.float64]] = {}
     nodes: list[LinearGaussian] = []
     for number, record in enumerate(_list(data["variables"], "variables")):
         name = record.get("name") if is_record(record) else None
@@ -87,30 +87,19 @@ def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:
     ModelError if the discrete part is not a Bayesian network, and for labels that JSON cannot hold.
     """
     discrete = _discrete_part(model)
-    variables: list[dict[str, Any]] = []
-    for i, factor in enumerate(() if discrete is None else discrete.factors):
-        assert discrete is not None
-        variable = discrete.domain.variables[i]
-        assert isinstance(variable, Categorical)
-        variables.append(
-            {
-                "name": variable.name,
-                "states": [encoded_label(label, variable.name) for label in variable.states],
-                "parents": [discrete.domain.names[v] for v in factor.scope[:-1]],
-                "table": factor.table.tolist(),
-            }
-        )
+    variables: list[Record] = []
+    if discrete is not None:
+        for variable, factor in zip(discrete.domain, discrete.factors, strict=True):
+            assert isinstance(variable, Categorical)
+            states = [encoded_label(label, variable.name) for label in variable.states]
+            parents = [discrete.domain.names[v] for v in factor.scope[:-1]]
+            variables.append(
+                {"name": variable.name, "states": states, "parents": parents, "table": factor.table.tolist()}
+            )
     for node in model.nodes:
-        variables.append(
-            {
-                "name": node.variable,
-                "parents": list(node.parents),
-                "intercept": np.asarray(node.intercept).tolist(),
-                "coefficients": np.asarray(node.coefficients).tolist(),
-                "sd": np.asarray(node.sd).tolist(),
-            }
-        )
-    top: dict[str, Any] = {"format": FORMAT}
+        numbers = {key: np.asarray(getattr(node, key)).tolist() for key in ("intercept", "coefficients", "sd")}
+        variables.append({"name": node.variable, "parents": list(node.parents), **numbers})
+    top: dict[str, str | list[str]] = {"format": FORMAT}
     if model.hidden:
         top["hidden"] = sorted(model.hidden)
     lines = ",\n".join(f"  {json.dumps(v, allow_nan=False)}" for v in variables)
@@ -204,8 +193,8 @@ def linear_gaussian_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]
     n_discrete = sum(size > 0 for size in sizes)
     if any(size == 0 for size in sizes[:n_discrete]):
         raise ModelError("the real variables do not follow the discrete ones")
-    take = {name: _Taker(arrays[name]) for name in ("scopes", "tables", "parents")}
-    take |= {name: _Taker(arrays[name]) for name in ("intercepts", "coefficients", "sds")}
+    take = {name: ArrayParts(arrays[name]) for name in ("scopes", "tables", "parents")}
+    take |= {name: ArrayParts(arrays[name]) for name in ("intercepts", "coefficients", "sds")}
     factors: list[Factor] = []
     for length in arrays["scope_lengths"].tolist():
         scope = take["scopes"].integers(length, n_discrete)
@@ -224,30 +213,3 @@ def linear_gaussian_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]
         return LinearGaussianNetwork(nodes)
     hidden = [str(name) for name in arrays["hidden"].tolist()]
     return LinearGaussianNetwork(nodes, BayesianNetwork(domain.subset(range(n_discrete)), factors, hidden))
-
-
-class _Taker:
-    """Takes parts of an array one after the other."""
-
-    def __init__(self, values: NDArray[Any]) -> None:
-        self.values, self.at = values.reshape(-1), 0
-
-    @property
-    def left(self) -> int:
-        return len(self.values) - self.at
-
-    def integers(self, n: int, below: int) -> list[int]:
-        if not 0 <= n <= self.left:
-            raise ModelError("its arrays do not fit each other")
-        taken: list[int] = self.values[self.at : self.at + n].tolist()
-        self.at += n
-        if any(type(x) is not int or not 0 <= x < below for x in taken):
-            raise ModelError(f"holds the variables {taken}; expected numbers below {below}")
-        return taken
-
-    def numbers(self, shape: Sequence[int]) -> NDArray[np.float64]:
-        size = math.prod(shape)
-        if size > self.left:
-            raise ModelError("its arrays do not fit each other")
-        self.at += size
-        return np.array(self.values[self.at - size : self.at], np.float64).reshape(shape)

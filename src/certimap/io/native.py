@@ -8,20 +8,19 @@ an attribute `domain`, and `register(kind, cls)`; classes of this package are re
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
 from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.named import at
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError
-from certimap.io.array_files import read_arrays, write_arrays
+from certimap.io.array_files import ArrayParts, read_arrays, write_arrays
 from certimap.io.circuit_arrays import arrays_of_circuit, circuit_of_arrays
 from certimap.io.files import AnyPath
 from certimap.io.labels import decoded_label, encoded_label
@@ -32,13 +31,28 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
 
 Arrays = dict[str, NDArray[Any]]
+
+
+class StoredVariable(TypedDict, total=False):
+    """A variable in JSON: its name, and its states or its interval."""
+
+    name: str
+    states: list[Any]
+    interval: list[float]
+
+
+class StoredModel(TypedDict):
+    """What a file says of its model beside the arrays."""
+
+    format: str
+    version: int
+    kind: str
+    domain: list[StoredVariable]
+    hidden: NotRequired[list[str]]
+
+
 VERSION = 2  # version 1, without factors in logs, is also read, and written for models without them
-_OWN = frozenset(  # imported on first use
-    {
-        "certimap.learn.hidden_model:HiddenChowLiuModel",
-        "certimap.densities.gaussian_mixture:GaussianMixture",
-    }
-)  # imported on first use
+_OWN = {"certimap.learn.hidden_model:HiddenChowLiuModel", "certimap.densities.gaussian_mixture:GaussianMixture"}
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
 
@@ -56,14 +70,14 @@ def write_native(model: Any, path: AnyPath) -> None:
     """Write a model; raises ModelError for a class without `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
-    meta: dict[str, Any] = {
+    meta: StoredModel = {
         "format": "certimap",
         "version": version,
         "kind": kind,
         "domain": _encoded_domain(model.domain),
     }
     if isinstance(model, Network) and model.hidden:
-        meta |= {"hidden": sorted(model.hidden)}
+        meta["hidden"] = sorted(model.hidden)
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -72,7 +86,7 @@ def write_native(model: Any, path: AnyPath) -> None:
     write_arrays({"meta": np.array(json.dumps(meta)), **arrays}, path)
 
 
-def exported(model: Any) -> tuple[str, list[dict[str, Any]], Arrays, list[str]]:
+def exported(model: Any) -> tuple[str, list[StoredVariable], Arrays, list[str]]:
     """Return a model's kind, its variables for JSON, its arrays, and the names of its hidden variables.
 
     Raises ModelError for a model that the format cannot hold.
@@ -149,8 +163,7 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
     if cls is None:
         if kind not in _OWN:
             raise ModelError(f"holds a model of the kind {kind!r}, which is not registered")
-        module, _, name = kind.partition(":")
-        cls: Any = getattr(importlib.import_module(module), name)
+        cls: Any = at(kind)
     return cls.from_arrays(domain, arrays)
 
 
@@ -168,35 +181,29 @@ def _network_arrays(model: Network) -> Arrays:
 
 
 def _network(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str]) -> Network:
-    scopes, tables = arrays["scopes"], arrays["tables"]
+    scopes, tables = ArrayParts(arrays["scopes"]), ArrayParts(arrays["tables"])
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays.get("in_logs", np.zeros(len(lengths), np.bool_))
     factors: list[Factor] = []
-    at = done = 0
     for length, is_log in zip(lengths, in_logs.tolist(), strict=True):
-        scope = scopes[at : at + length].tolist()
-        shape = [int(domain.n_states[v]) for v in scope]
-        size = math.prod(shape)
-        table = tables[done : done + size].reshape(shape)
+        scope = scopes.integers(length, len(domain))
+        table = tables.numbers([int(domain.n_states[v]) for v in scope])
         factors.append(Factor.from_log(scope, table) if is_log else Factor(scope, table))
-        at, done = at + length, done + size
-    if at != len(scopes) or done != len(tables):
+    if scopes.left or tables.left:
         raise ModelError("is a damaged network: its arrays do not fit each other")
     return BayesianNetwork(domain, factors, hidden) if kind == "bayesian" else MarkovNetwork(domain, factors)
 
 
-def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:
-    encoded: list[dict[str, Any]] = []
-    for variable in domain:
-        if isinstance(variable, Categorical):
-            states = [encoded_label(s, variable.name) for s in variable.states]
-            encoded.append({"name": variable.name, "states": states})
-        else:
-            encoded.append({"name": variable.name, "interval": [variable.low, variable.high]})
-    return encoded
+def _encoded_domain(domain: Domain) -> list[StoredVariable]:
+    return [
+        {"name": v.name, "states": [encoded_label(s, v.name) for s in v.states]}
+        if isinstance(v, Categorical)
+        else {"name": v.name, "interval": [v.low, v.high]}
+        for v in domain
+    ]
 
 
-def _decoded_domain(encoded: list[Mapping[str, Any]]) -> Domain:
+def _decoded_domain(encoded: Any) -> Domain:
     variables: list[Variable] = []
     for item in encoded:
         if "states" in item:

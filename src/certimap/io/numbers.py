@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 _EXPONENT_LIMIT = 10**17  # the largest power of ten in Decimal
 _EXACT = Context(prec=40, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _WRITTEN = Context(prec=20, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
-_HAS_DIGIT = re.compile(r"[1-9]")
+_HAS_DIGIT = re.compile(r"[^eE]*[1-9]")
 _IS_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,17})?", re.ASCII)
 _LOG_SMALLEST = math.log(sys.float_info.min)  # below it doubles lose digits
 _LOG_LARGEST = math.log(sys.float_info.max)
@@ -77,7 +77,7 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
     if np.all((values >= sys.float_info.min) & (values < math.inf)):
         return Numbers(values)
     odd = np.flatnonzero(~((values >= sys.float_info.min) & (values < math.inf)))
-    beyond = [i for i in odd.tolist() if values[i] != 0.0 or _HAS_DIGIT.search(_mantissa(words[i]))]
+    beyond = [i for i in odd.tolist() if values[i] != 0.0 or _HAS_DIGIT.match(words[i])]
     if not beyond:
         return Numbers(np.abs(values)) if not np.any(values < 0.0) else None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -105,7 +105,3 @@ def written(factor: Factor) -> list[str]:
     for i in np.flatnonzero(~plain).tolist():
         words[i] = str(Decimal(float(logs[i])).exp(_WRITTEN)).replace("E", "e")
     return words
-
-
-def _mantissa(word: str) -> str:
-    return re.split("[eE]", word, maxsplit=1)[0]

@@ -66,16 +66,12 @@ class TextTable:
         for k, name in enumerate(self.names):
             if name in domain:
                 out[name] = np.empty(len(rows), object)
-                out[name][:] = [
-                    self._label(domain, name, row[k], line) for row, line in zip(rows, self.lines, strict=True)
-                ]
+                for r, (row, line) in enumerate(zip(rows, self.lines, strict=True)):
+                    try:
+                        out[name][r] = cell_value(domain, name, row[k])
+                    except QueryError as error:
+                        raise ParseError(str(error), self.path, line) from None
         return out
-
-    def _label(self, domain: Domain, name: str, cell: str, line: int) -> Any:
-        try:
-            return cell_value(domain, name, cell)
-        except QueryError as error:
-            raise ParseError(str(error), self.path, line) from None
 
     def __str__(self) -> str:
         shown = ", ".join(repr(name) for name in self.names[:6]) + (", ..." if len(self.names) > 6 else "")

@@ -123,14 +123,10 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
         raise tokens.fail(
             f"{cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
         )
-    _check_distinct(tokens, variables)
-    return variables
-
-
-def _check_distinct(tokens: Tokens, variables: list[int]) -> None:
     if len(set(variables)) < len(variables):
         doubled = next(v for v in variables if variables.count(v) > 1)
         raise tokens.fail(f"variable {doubled} is queried twice; name it once", 0)
+    return variables
 
 
 def write_query(variables: Sequence[int], path: AnyPath) -> None:
@@ -157,7 +153,10 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
     list of (list of int, dict)
         For each query, its variable numbers, and state numbers by variable number.
     """
-    lines = _lines_of(path, read_text(path, encoding))
+    text = read_text(path, encoding)
+    pairs_of_lines = zip(text.split("\n"), without_comments(path, text).split("\n"), strict=True)
+    lines = [(k, new) for k, (old, new) in enumerate(pairs_of_lines, 1) if new.strip() or not old.strip()]
+    lines = lines[:-1] if text.endswith("\n") else lines  # without lines that hold only a comment
     while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
         lines.pop()
     if len(lines) % 2:
@@ -174,14 +173,6 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
             raise ParseError("an evidence line names a variable twice; expected once", path, given[0])
         cases.append((query, evidence))
     return cases
-
-
-def _lines_of(path: AnyPath, text: str) -> list[tuple[int, str]]:
-    """Return the lines with their numbers; lines with only a comment are dropped."""
-    bare = without_comments(path, text)
-    pairs = zip(text.split("\n"), bare.split("\n"), strict=True)
-    lines = [(k, new) for k, (old, new) in enumerate(pairs, 1) if new.strip() or not old.strip()]
-    return lines[:-1] if text.endswith("\n") else lines
 
 
 def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:

@@ -184,9 +184,6 @@ class DensityEstimator:
         """
         model = self._fitted()
         table = encode(X, self.domain_)
-        return self._log_likelihoods(model, table)
-
-    def _log_likelihoods(self, model: Any, table: DataTable) -> NDArray[np.float64]:
         missing = missing_in(table.points)
         if not self.domain_.is_discrete and missing.any():
             return scoring.log_likelihoods_by_pattern(model, table.points, missing)

@@ -260,32 +260,16 @@ def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
 
 
 def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
-    circuit = case.model.to_circuit()
-    return CircuitPosterior.from_circuit(
-        circuit, case.query, workers=case.limits.workers, origin=(case.model, case.query)
-    )
+    circuit, origin = case.model.to_circuit(), (case.model, case.query)
+    return CircuitPosterior.from_circuit(circuit, case.query, workers=case.limits.workers, origin=origin)
 
 
 def _guessed(case: Case[HiddenChowLiuModel]) -> Posterior:
-    model = case.model
-    return GuessedTree.of(
-        model.order, model.parent, model.root_prior, model.transition, model.emission, case.query
-    )
+    m = case.model
+    return GuessedTree.of(m.order, m.parent, m.root_prior, m.transition, m.emission, case.query)
 
 
-def _never(case: Case[HiddenChowLiuModel]) -> bool:
-    return False
-
-
+_GUESSED = frozenset({Guesses, GuessedTree})
 register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree, is_kept=True))
 register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit, is_kept=True))
-register(
-    Row(
-        "latent tree as it is",
-        HiddenChowLiuModel,
-        frozenset({Guesses, GuessedTree}),
-        _tree_size,
-        _guessed,
-        _never,
-    )
-)
+register(Row("latent tree as it is", HiddenChowLiuModel, _GUESSED, _tree_size, _guessed, lambda case: False))

@@ -188,7 +188,7 @@ class Passes(RowPasses[Parameters, Counts]):
 
     def mean_log_likelihood(self, parameters: Parameters) -> float:
         """Return the mean natural-log likelihood of all rows (single precision inside)."""
-        return sum(self._map(_block_likelihood, parameters, None)) / self.n_rows
+        return sum(self._map(lambda tree, block: _upward(tree, block).log_prob, parameters, None)) / self.n_rows
 
     def _map(
         self, work: Callable[[Parameters, PatternBlock], T], parameters: Parameters, rows: Rows
@@ -225,11 +225,6 @@ def _upward(parameters: Parameters, block: PatternBlock) -> _Upward:
     with np.errstate(divide="ignore"):
         log_prob = log_scales[root] + np.log(beliefs[root] @ parameters.root_prior)
     return _Upward(beliefs, messages, n_rows, float(n_rows @ log_prob))
-
-
-def _block_likelihood(parameters: Parameters, block: PatternBlock) -> float:
-    """Return the sum of ln p over the rows of a block."""
-    return _upward(parameters, block).log_prob
 
 
 def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:

@@ -200,7 +200,14 @@ class _Training(BatchedEM[Parameters, Counts]):
         super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
 
     def _passes(self, table: DataTable, workers: int | None) -> Passes:
-        return Passes(self.domain, _codes(table), self.order, self.parent, self.choice.n_states, workers)
+        return Passes(
+            self.domain,
+            np.ascontiguousarray(table.codes.T),
+            self.order,
+            self.parent,
+            self.choice.n_states,
+            workers,
+        )
 
     def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
         running.move_to(counts, rate, self.n_rows / n_batch)
@@ -239,12 +246,6 @@ class _Training(BatchedEM[Parameters, Counts]):
         transition /= transition.sum(axis=2, keepdims=True)
         root = self.best.root_prior.astype(np.float64)
         return HiddenChowLiuModel(self.domain, self.parent, root / root.sum(), transition, emission)
-
-
-def _codes(table: DataTable) -> NDArray[np.int64]:
-    """Return state positions for the passes, shape (n, n_rows); a missing value follows the last state."""
-    points = table.points.astype(np.int64)
-    return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)
 
 
 _Leaves = tuple[LeafFamily, Floats]

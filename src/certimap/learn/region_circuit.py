@@ -115,7 +115,7 @@ class _Training(BatchedEM[Tables, Tables]):
         self.margins = _margins(table)
         running = self._first_counts(table, k, rng)
         passes, *judges = (
-            RegionPasses(graph, self.pixels, _codes(rows), k, settings.workers)
+            RegionPasses(graph, self.pixels, rows.codes, k, settings.workers)
             for rows in (table, held_out)
             if rows is not None
         )
@@ -198,12 +198,6 @@ def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
 
 def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return counts / counts.sum(axis=1, keepdims=True)
-
-
-def _codes(table: DataTable) -> NDArray[np.int64]:
-    """Return state positions; a missing value follows the last state."""
-    points = table.points.astype(np.int64)
-    return np.where(points < 0, table.domain.n_states, points)
 
 
 def _margins(table: DataTable) -> list[NDArray[np.float64]]:

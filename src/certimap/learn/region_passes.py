@@ -86,7 +86,7 @@ class RegionPasses(RowPasses[Tables, Tables]):
 
     def mean_log_likelihood(self, parameters: Tables) -> float:
         """Return the mean natural-log likelihood of all rows."""
-        blocks = self._map(self._block_likelihoods, parameters, None)
+        blocks = self._map(lambda tables, codes: self._upward(tables, codes).log_probs, parameters, None)
         return sum(float(v.sum()) for v in blocks) / self.n_rows
 
     def _map(self, work: Callable[[Tables, Rows], T], tables: Tables, rows: Rows | None) -> Iterator[T]:
@@ -120,9 +120,6 @@ class RegionPasses(RowPasses[Tables, Tables]):
             out.factors.append(factors / top)
             logs.append(largest + np.log(top))
         return replace(out, log_probs=logs[-1] + np.log(out.of_regions[-1][:, 0]))
-
-    def _block_likelihoods(self, tables: Tables, codes: Rows) -> Floats:
-        return self._upward(tables, codes).log_probs
 
     def _block_counts(self, tables: Tables, codes: Rows) -> tuple[Tables, Floats]:
         """Return the expected counts of a block and ln p of its rows: values times their gradients, top down."""

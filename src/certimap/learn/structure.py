@@ -153,17 +153,10 @@ class StructureLearner:
         for c in np.flatnonzero(sizes > 1):
             variables = region.variables[component == c]
             digest = int.from_bytes(blake2b(variables.tobytes(), digest_size=8).digest(), "little")
-            child = _Region(
-                len(nodes),
-                mix(region.key, digest),
-                variables,
-                np.ascontiguousarray(region.indicators[:, column_component == c]),
-                region.reals[:, real_component == c],
-                None if region.known is None else region.known[:, component == c],
-            )
-            nodes[region.node].children.append(child.node)
-            nodes.append(SketchNode())
-            stack.append(child)
+            columns = np.ascontiguousarray(region.indicators[:, column_component == c])
+            known = None if region.known is None else region.known[:, component == c]
+            reals = region.reals[:, real_component == c]
+            stack.append(_Region(_child(nodes, region), mix(region.key, digest), variables, columns, reals, known))
 
     # ------------------------------------------------------------ clusters of rows
 
@@ -181,18 +174,10 @@ class StructureLearner:
         node.weights = []
         for c, size in enumerate(sizes.tolist()):
             rows = np.flatnonzero(labels == c)
-            child = _Region(
-                len(nodes),
-                mix(region.key, c),
-                region.variables,
-                region.indicators[rows],
-                region.reals[rows],
-                None if region.known is None else region.known[rows],
-            )
-            node.children.append(child.node)
+            known = None if region.known is None else region.known[rows]
+            parts = region.variables, region.indicators[rows], region.reals[rows], known
+            stack.append(_Region(_child(nodes, region), mix(region.key, c), *parts))
             node.weights.append(float(size))
-            nodes.append(SketchNode())
-            stack.append(child)
 
     def _features(self, region: _Region) -> NDArray[np.float32]:
         """Return what rows are clustered on: 0/1 columns and standardised real ones; missing cells at the mean."""
@@ -246,6 +231,13 @@ class StructureLearner:
                 some = counts[column : column + width]
                 node.statistics.append(np.concatenate([[n - some.sum()], some]))
             column += width
+
+
+def _child(nodes: list[SketchNode], region: _Region) -> int:
+    """Add a node below a region's; return its number."""
+    nodes[region.node].children.append(len(nodes))
+    nodes.append(SketchNode())
+    return len(nodes) - 1
 
 
 def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:

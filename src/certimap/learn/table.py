@@ -66,6 +66,12 @@ class DataTable:
         return column[~missing_in(column)].astype(np.float64)
 
     @property
+    def codes(self) -> NDArray[np.int64]:
+        """Positions of the states in a discrete table; a missing value follows the last state."""
+        points = self.points.astype(np.int64)
+        return np.where(points < 0, self.domain.n_states, points)
+
+    @property
     def missing(self) -> NDArray[np.bool_]:
         """Where values are missing, shape (n_rows, n_variables)."""
         return missing_in(self.points)
