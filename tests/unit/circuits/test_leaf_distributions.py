@@ -275,3 +275,48 @@ def test_narrow_intervals_under_laplace_keep_their_mass(place):
         assert cm.log_evidence(model, {"x": (place, high)}) == pytest.approx(math.log(mass), abs=1e-6)
         if width < 1e-6:
             assert cm.log_evidence(model, {"x": (place, high)}) == pytest.approx(math.log(mass), abs=1e-12)
+
+
+FAR = [  # parameters, a number or an interval, ln of its density or mass; mpmath, 60 digits
+    ("gaussian", (0.0, 1.0), (9.48, 9.4818), -52.182627552508053),
+    ("gaussian", (0.0, 1.0), (29.0, 29.02), -425.60704119440298),
+    ("gaussian", (0.0, 1.0), (1e8, 1e8 + 2.0**-25), -5000000000000019.3917),  # its ends' logs are equal: NaN
+    ("truncated_gaussian", (0.0, 1.0, 40.0, 41.0), 40.125, -1.3183090194508846),
+    ("truncated_gaussian", (0.0, 1.0, 40.0, 41.0), (40.125, 40.5), -5.0109290209365891),
+    ("truncated_gaussian", (1.0, 0.03125, 2922843.0, 2922843.5), 2922843.125, -374123762.18046121),
+    ("truncated_gaussian", (1.7e9, 1.0, 0.0, 1.0), (0.5, 0.75), -424999999.78125000),
+]
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_tails_keep_their_digits(case):
+    kind, parameters, at, true = case
+    code, leaf = leaf_kind(kind)
+    functions = leaf.loaded()
+    four = (*parameters, 0.0, 0.0)[:4]
+    found = functions.log_mass(*four, *at) if isinstance(at, tuple) else functions.log_density(*four, at, at)
+    assert abs(found - true) <= 2.0**-52 * (leaf.roundings + 4.0 * abs(true))
+
+
+def test_a_narrow_interval_far_out_has_a_mass():
+    builder = CircuitBuilder(cm.Domain([cm.Real("x"), cm.Real("y")]))
+    builder.product([builder.gaussian(0, 0.0, 1.0), builder.gaussian(1, 0.0, 1.0)])
+    low = 1e6
+    found = cm.log_evidence(builder.build(), {"x": (low, low + 2.0**-20)})
+    mass = math.log(-math.expm1(-(2.0**-20) * low)) - math.log(low) - 0.5 * math.log(2.0 * math.pi)
+    assert found == pytest.approx(-0.5e12 + mass, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        ("gaussian", (0.0, 5e-324)),
+        ("uniform", (0.0, 5e-324)),
+        ("exponential", (1e-310,)),
+        ("student_t", (0.0, 1.0, 1e10)),
+    ],
+)
+def test_scales_without_an_inverse_are_refused(leaf):
+    builder = CircuitBuilder(cm.Domain([cm.Real("x")]))
+    with pytest.raises(ModelError, match=r"expected a real variable, and .*1e"):
+        builder.real(leaf[0], 0, *leaf[1])

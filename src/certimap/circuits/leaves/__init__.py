@@ -11,25 +11,27 @@ from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, leaf_kind, le
 __all__ = ["LeafFunctions", "LeafKind", "leaf_kind", "leaf_kinds", "register_leaf"]
 
 _Array = NDArray[np.float64]
+_LEAST, _MOST = 1e-290, 1e290  # of scales: beyond, inverses and widths are no numbers
 _ROOM = "certimap.circuits.leaves."
 
 
 def _positive(*values: _Array) -> NDArray[np.bool_]:
     valid = np.ones(values[0].shape, np.bool_)
     for x in values:
-        valid &= np.isfinite(x) & (x > 0)
+        valid &= (x >= _LEAST) & (x <= _MOST)
     return valid
 
 
 def _is_interval(low: _Array, high: _Array) -> NDArray[np.bool_]:
-    return np.isfinite(low) & np.isfinite(high) & (low < high)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.isfinite(low) & np.isfinite(high) & _positive(high - low)
 
 
 def _has_room(mean: _Array, sd: _Array, low: _Array, high: _Array) -> NDArray[np.bool_]:
     """Whether a truncated Gaussian is valid: its limits are distinct and not absurdly far from the mean."""
     with np.errstate(invalid="ignore", over="ignore"):
-        reach = np.abs(np.clip(mean, low, high) - mean) / sd
-    return np.isfinite(mean) & _positive(sd) & (low < high) & (reach < 1e100)
+        reach, width = np.abs(np.clip(mean, low, high) - mean) / sd, (high - low) / sd
+    return np.isfinite(mean) & _positive(sd) & (low < high) & (reach < 1e100) & (width >= _LEAST)
 
 
 def _is_gaussian(mean: _Array, sd: _Array) -> NDArray[np.bool_]:
@@ -37,7 +39,7 @@ def _is_gaussian(mean: _Array, sd: _Array) -> NDArray[np.bool_]:
 
 
 def _is_student_t(mean: _Array, scale: _Array, df: _Array) -> NDArray[np.bool_]:
-    return np.isfinite(mean) & _positive(scale, df)
+    return (np.abs(mean) <= 1e150) & (scale >= 1e-150) & (scale <= 1e150) & (df >= 1e-3) & (df <= 1e6)
 
 
 def _is_poisson(mean: _Array) -> NDArray[np.bool_]:
@@ -65,22 +67,23 @@ _KINDS = (
         "gaussian",
         ("mean", "sd"),
         _is_gaussian,
-        "a finite mean and a finite positive sd",
+        "a finite mean, and an sd from 1e-290 to 1e290",
         _ROOM + "gaussian",
     ),
     LeafKind(
         "truncated_gaussian",
         ("mean", "sd", "low", "high"),
         _has_room,
-        "a finite mean, a finite positive sd, and limits of which low is below high",
+        "a finite mean, an sd from 1e-290 to 1e290, and limits of which low is below high",
         _ROOM + "truncated_gaussian",
         support=_cut,
+        roundings=4096.0,
     ),
     LeafKind(
         "uniform",
         ("low", "high"),
         _is_interval,
-        "two finite limits of which low is below high",
+        "two finite limits, low below high by 1e-290 to 1e290",
         _ROOM + "uniform",
         support=_between,
     ),
@@ -88,7 +91,7 @@ _KINDS = (
         "exponential",
         ("rate",),
         _positive,
-        "a finite positive rate",
+        "a rate from 1e-290 to 1e290",
         _ROOM + "exponential",
         support=_from_zero,
     ),
@@ -96,16 +99,16 @@ _KINDS = (
         "laplace",
         ("mean", "scale"),
         _is_gaussian,
-        "a finite mean and a finite positive scale",
+        "a finite mean, and a scale from 1e-290 to 1e290",
         _ROOM + "laplace",
     ),
     LeafKind(
         "student_t",
         ("mean", "scale", "df"),
         _is_student_t,
-        "a finite mean, a finite positive scale, and finite positive degrees of freedom",
+        "a mean up to 1e150, a scale from 1e-150 to 1e150, and .001 to 1e6 degrees of freedom",
         _ROOM + "student_t",
-        roundings=4096.0,
+        roundings=32768.0,
     ),
     LeafKind(
         "poisson",

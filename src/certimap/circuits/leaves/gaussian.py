@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
@@ -13,6 +15,16 @@ _NEG_INF = -math.inf
 _HALF_LOG_2PI = 0.9189385332046727
 FARTHEST = 1e150  # standard deviations; squares of larger ones overflow
 NARROW_WIDTH = 1e-3  # relative truncation error of the expansion: 1e-3^4 / 1920
+QUADRATURE_WIDTH = 0.5  # up to which 20 nodes integrate to rounding, where the ends' masses would cancel
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+@jit()
+def _log_far(z: Scalar) -> Scalar:
+    """Return ln of the mass above z >= 30, without the factor e^(-z^2 / 2), by the series of Mills' ratio."""
+    y = 1.0 / (z * z)
+    series = -y * (1.0 - y * (3.0 - y * (15.0 - y * (105.0 - y * (945.0 - y * 10395.0)))))
+    return -math.log(z) - _HALF_LOG_2PI + math.log1p(series)
 
 
 @jit()
@@ -22,11 +34,36 @@ def log_normal_cdf(x: Scalar) -> Scalar:
         return math.log1p(-0.5 * math.erfc(x * 0.7071067811865476))
     if x > -30.0:
         return math.log(0.5 * math.erfc(-x * 0.7071067811865476))
-    if x == _NEG_INF:
-        return _NEG_INF
-    y = 1.0 / (x * x)  # asymptotic series of Mills' ratio
-    series = -y * (1.0 - y * (3.0 - y * (15.0 - y * (105.0 - y * (945.0 - y * 10395.0)))))
-    return -0.5 * x * x - math.log(-x) - _HALF_LOG_2PI + math.log1p(series)
+    return _NEG_INF if x == _NEG_INF else _log_far(-x) - 0.5 * x * x
+
+
+@jit()
+def log_mills(z: Scalar) -> Scalar:
+    """Return ln of the mass above z >= 0, without the factor e^(-z^2 / 2)."""
+    if z < 30.0:
+        return math.log(0.5 * math.erfc(z * 0.7071067811865476)) + 0.5 * z * z
+    return _log_far(z)
+
+
+@jit()
+def log_tail_part(start: Scalar, width: Scalar) -> Scalar:
+    """Return ln of the mass of [start, start + width], start >= 0, without the factor e^(-start^2 / 2).
+
+    The two ends may round to the same number, and their squares hide what lies between them.
+    """
+    reach = width * max(1.0, start)
+    if reach < NARROW_WIDTH:
+        middle = start + 0.5 * width
+        bend = math.log1p((middle * middle - 1.0) * width * width / 24.0)
+        return math.log(width) - _HALF_LOG_2PI - 0.5 * width * (start + 0.25 * width) + bend
+    if reach < QUADRATURE_WIDTH:
+        half, total = 0.5 * width, 0.0
+        for k in range(len(_NODES)):
+            t = half + half * _NODES[k]
+            total += _WEIGHTS[k] * math.exp(-t * (start + 0.5 * t))
+        return math.log(half * total) - _HALF_LOG_2PI
+    whole = log_mills(start)
+    return whole + math.log1p(-math.exp(log_mills(start + width) - whole - width * (start + 0.5 * width)))
 
 
 @jit()
@@ -37,14 +74,14 @@ def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
     """
     if not width > 0.0:
         return _NEG_INF
-    if low > 0.0:
+    if low >= 0.0:
         low, high = -high, -low
     if high < -FARTHEST:  # the squares below would overflow
         return _NEG_INF
-    middle = 0.5 * (low + high)
-    if width * max(1.0, -low) < NARROW_WIDTH:  # the two ends cancel; the density hardly changes between them
-        curvature = (middle * middle - 1.0) * width * width / 24.0
-        return -0.5 * middle * middle - _HALF_LOG_2PI + math.log(width) + math.log1p(curvature)
+    if high <= 0.0:
+        return -0.5 * high * high + log_tail_part(-high, width)
+    if width < QUADRATURE_WIDTH:  # around the peak: two parts, of which neither cancels
+        return math.log(math.exp(log_tail_part(0.0, high)) + math.exp(log_tail_part(0.0, -low)))
     top = log_normal_cdf(high)
     return top + math.log1p(-math.exp(log_normal_cdf(low) - top))
 

@@ -24,7 +24,9 @@ def log_mass(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Sc
 
 def peak(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
     """Return the middle of the intersection of [x, y] and the support, else the end of [x, y] nearest to it."""
-    return min(max(0.5 * max(x, low) + 0.5 * min(y, high), x), y)
+    first, last = max(x, low), min(y, high)
+    middle = 0.5 * first + 0.5 * last
+    return min(max(middle, first), last) if first <= last else min(max(middle, x), y)
 
 
 def scale(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
