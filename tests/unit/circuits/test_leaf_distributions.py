@@ -291,7 +291,7 @@ FAR = [  # parameters, a number or an interval, ln of its density or mass; mpmat
 @pytest.mark.parametrize("case", FAR)
 def test_tails_keep_their_digits(case):
     kind, parameters, at, true = case
-    code, leaf = leaf_kind(kind)
+    leaf = leaf_kind(kind)[1]
     functions = leaf.loaded()
     four = (*parameters, 0.0, 0.0)[:4]
     found = functions.log_mass(*four, *at) if isinstance(at, tuple) else functions.log_density(*four, at, at)
