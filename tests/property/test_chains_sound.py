@@ -14,8 +14,8 @@ from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.solvers.elimination import set_elimination
+from certimap.solvers.elimination.geometry import VectorSet
 from certimap.solvers.elimination.set_elimination import SetElimination
-from certimap.solvers.elimination.sets import VectorSet
 
 START_WORK = set_elimination.START_WORK
 

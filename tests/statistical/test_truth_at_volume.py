@@ -6,7 +6,7 @@ import pytest
 
 from certimap.certify import bounds
 from certimap.cli.main import main
-from certimap.solvers.elimination import sets
+from certimap.solvers.elimination import geometry
 from certimap_lab.bench.records import BenchError
 from certimap_lab.bench.truth import FILE, TruthPlan, answer_chunk, run_truth
 from certimap_lab.volume import FAMILIES, LOOSENED, judge, loosened, make_case
@@ -67,11 +67,11 @@ def test_evidence_counted_double_is_found_out(name):
 
 
 def test_formulas_are_as_they_were_after_loosening():
-    before = {name: getattr(bounds, name) for name in dir(bounds)} | {"skyband": sets.skyband}
+    before = {name: getattr(bounds, name) for name in dir(bounds)} | {"skyband": geometry.skyband}
     for name in LOOSENED:
         with pytest.raises(ZeroDivisionError), loosened(name):
             raise ZeroDivisionError
-    assert {name: getattr(bounds, name) for name in dir(bounds)} | {"skyband": sets.skyband} == before
+    assert {name: getattr(bounds, name) for name in dir(bounds)} | {"skyband": geometry.skyband} == before
 
 
 @pytest.mark.slow

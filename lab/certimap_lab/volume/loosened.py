@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify import bounds
-from certimap.solvers.elimination import sets
+from certimap.solvers.elimination import geometry
 
 LOOSER = 1.05
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ def _less_epsilon(factor: float) -> dict[str, Callable[..., Any]]:
 
 def _dominance(factor: float) -> dict[str, Callable[..., Any]]:
     """Let vectors go that others, larger by a factor, would be above: entries are rounded up to its powers."""
-    true, step = sets.skyband, math.log(factor)
+    true, step = geometry.skyband, math.log(factor)
 
     def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
         with np.errstate(divide="ignore"):
@@ -93,7 +93,7 @@ def loosened(name: str, factor: float = LOOSER) -> Generator[None]:
     """Let a formula be too loose by a factor while inside; for tests of the tests alone, in one thread."""
     _, make = LOOSENED[name]
     changed = make(factor)
-    place: Any = sets if name == "dominance" else bounds
+    place: Any = geometry if name == "dominance" else bounds
     saved = {key: getattr(place, key) for key in changed}
     try:
         for key, function in changed.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.orders import EFFORT, best_order
-from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, largest
+from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, joined_groups, largest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -446,34 +446,22 @@ def _nuisance_order(part: Problem, control: Control | None, effort: float) -> El
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:
     """Return a problem per group of connected nuisance variables, with its neighbours and tables."""
-    parent = {v: v for v in problem.nuisance}
+    parts: list[Problem] = []
+    for own, tables in joined_groups(problem, sorted(problem.nuisance)):
+        held = {*own, *(v for t in tables for v in t.scope)}
+        parts.append(Problem({v: problem.sizes[v] for v in held}, problem.query, tuple(tables)))
+    return parts
 
-    def root(v: int) -> int:
-        while parent[v] != v:
-            parent[v] = parent[parent[v]]
-            v = parent[v]
-        return v
 
-    for table in problem.tables:
-        hidden = [v for v in table.scope if v in parent]
-        for v in hidden[1:]:
-            parent[root(v)] = root(hidden[0])
-    members: dict[int, list[int]] = {}
-    for v in sorted(parent):
-        members.setdefault(root(v), []).append(v)
-    tables: dict[int, list[Table]] = {r: [] for r in members}
-    for table in problem.tables:
-        hidden = next((v for v in table.scope if v in parent), None)
-        if hidden is not None:
-            tables[root(hidden)].append(table)
-    return [
-        Problem(
-            {u: problem.sizes[u] for u in {*own, *(v for t in tables[r] for v in t.scope)}},
-            problem.query,
-            tuple(tables[r]),
-        )
-        for r, own in members.items()
-    ]
+def climbed(
+    problem: Problem, states: Mapping[int, int], max_work: float, should_stop: Callable[[], bool]
+) -> dict[int, int]:
+    """Return states of all variables, summed ones too, after a climb from given ones (0 where none is given)."""
+    variables = sorted(problem.sizes)
+    n_states = np.array([problem.sizes[v] for v in variables], np.int64)
+    start = np.array([states.get(v, 0) for v in variables], np.int64)
+    evaluator = PointEvaluator(replace(problem, query=frozenset(variables)), variables)
+    return dict(zip(variables, evaluator.climb(start, n_states, max_work, should_stop).tolist(), strict=True))
 
 
 def _conditional_sum(ordered: NuisancePart, column: dict[int, int]) -> ConditionalSum:

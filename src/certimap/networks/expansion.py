@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from certimap.core.control import Control
+from certimap.networks.cuts import Binary, Ints, roof, settled
 from certimap.networks.problem import FLOOR, HARD, Problem
-from certimap.networks.roof import Binary, Ints, roof, settled
 
 FEWEST_VARIABLES, MOST_ENTRIES = 30, 2**24  # of problems; of tables that are filled up to the most states
 MAX_ROUNDS = 10

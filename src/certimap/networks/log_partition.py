@@ -11,9 +11,9 @@ import numpy as np
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import ImpossibleEvidence
-from certimap.networks.conditional import PointEvaluator
+from certimap.networks.conditional import climbed
 from certimap.networks.elimination_plan import cheap_plan
-from certimap.networks.problem import Problem, restrict
+from certimap.networks.problem import Problem, by_degree, restrict
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree
@@ -76,23 +76,15 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     maximised = replace(everything, query=frozenset(everything.sizes))
     fits = limit(everything.sizes, i_bound=i_bound)
     states = decode(SplitTree.of(maximised, nuisance_first(maximised), fits, control.memory_limit))
-    variables = sorted(everything.sizes)
-    n_states = np.array([everything.sizes[v] for v in variables], np.int64)
-    found = np.array([states.get(v, 0) for v in variables], np.int64)
-    found = PointEvaluator(maximised, variables).climb(found, n_states, PART_WORK, lambda: control.should_stop)
-    degree = dict.fromkeys(variables, 0)
-    for table in everything.tables:
-        for v in table.scope:
-            degree[v] += 1
-    by_degree = sorted(range(len(variables)), key=lambda i: (-degree[variables[i]], variables[i]))
-    for n_fixed in range(0, len(variables) + 1, max(1, math.ceil(len(variables) / ROUNDS))):
-        part = restrict(everything, {variables[i]: found[i : i + 1] for i in by_degree[:n_fixed]})
-        total = _part_of_sum(part, PART_WORK)
+    found = climbed(everything, states, PART_WORK, lambda: control.should_stop)
+    ordered = by_degree(everything, everything.sizes)
+    step = max(1, math.ceil(len(ordered) / ROUNDS))
+    for n_fixed in (*range(0, len(ordered) + 1, step), len(ordered)):
+        part = restrict(everything, {v: np.array([found[v]]) for v in ordered[:n_fixed]})
+        total = _part_of_sum(part, PART_WORK if n_fixed < len(ordered) else math.inf)
         if total is not None:
             return total
-    whole = _part_of_sum(restrict(everything, {v: found[i : i + 1] for i, v in enumerate(variables)}), math.inf)
-    assert whole is not None  # nothing is left to sum
-    return whole
+    raise AssertionError("nothing is left to sum, and the sum has no value")
 
 
 def _part_of_sum(part: Problem, most_entries: float) -> float | None:

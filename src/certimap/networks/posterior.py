@@ -23,6 +23,7 @@ from certimap.networks.conditional import (
     NuisancePart,
     PointEvaluator,
     Total,
+    climbed,
     conditional_work,
     ordered_parts,
     relative_to,
@@ -30,7 +31,7 @@ from certimap.networks.conditional import (
 )
 from certimap.networks.network import Network
 from certimap.networks.placed_tree import PlacedTree, restricted
-from certimap.networks.problem import Prepared, Problem, QueryStates, problem_of, restrict
+from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
 from certimap.networks.relaxation.split_tree import (
     PassClock,
     RelaxationPlan,
@@ -489,18 +490,8 @@ def part_of(problem: Problem, control: Control | None = None) -> Problem:
     the control's time is up, the climb ends and more variables are fixed than needed.
     """
     late = partial(getattr, control or Control(), "should_stop")
-    variables = sorted(problem.sizes)
-    n_states = np.array([problem.sizes[v] for v in variables], np.int64)
-    states = supported_states(problem, late) or dict.fromkeys(variables, 0)
-    start = np.array([states[v] for v in variables], np.int64)
-    maximised = replace(problem, query=frozenset(variables))
-    found = PointEvaluator(maximised, variables).climb(start, n_states, PART_CLIMB_WORK, late)
-    state = dict(zip(variables, found, strict=True))
-    degree = dict.fromkeys(variables, 0)
-    for table in problem.tables:
-        for v in table.scope:
-            degree[v] += 1
-    waiting = sorted(problem.nuisance, key=lambda v: (-degree[v], v))
+    state = climbed(problem, supported_states(problem, late) or {}, PART_CLIMB_WORK, late)
+    waiting = by_degree(problem, problem.nuisance)
 
     def fixed(n: int) -> Problem:
         return restrict(problem, {v: np.array([state[v]]) for v in waiting[:n]})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -314,7 +315,17 @@ def components(problem: Problem) -> list[Problem]:
 
     Their values add up, because maxima and sums of products over disjoint variables factorise.
     """
-    parent = {v: v for v in problem.sizes}
+    zero = 0 if problem.is_integral else 0.0
+    parts: list[Problem] = []
+    for own, tables in joined_groups(problem, problem.sizes):
+        query, sizes = problem.query & frozenset(own), {v: problem.sizes[v] for v in own}
+        parts.append(Problem(sizes, query, tuple(tables), zero, 0.0, problem.unit))
+    return sorted(parts, key=lambda p: len(p.sizes))
+
+
+def joined_groups(problem: Problem, among: Collection[int]) -> list[tuple[list[int], list[Table]]]:
+    """Return groups of variables that tables connect directly or by others in `among`, with their tables."""
+    parent = {v: v for v in among}
 
     def root(v: int) -> int:
         while parent[v] != v:
@@ -322,21 +333,23 @@ def components(problem: Problem) -> list[Problem]:
             v = parent[v]
         return v
 
-    for table in problem.tables:
-        for v in table.scope[1:]:
-            parent[root(v)] = root(table.scope[0])
-    members: dict[int, dict[int, int]] = {}
-    for v, n in problem.sizes.items():
-        members.setdefault(root(v), {})[v] = n
-    tables: dict[int, list[Table]] = {r: [] for r in members}
-    for table in problem.tables:
-        tables[root(table.scope[0])].append(table)
-    zero = 0 if problem.is_integral else 0.0
-    parts = [
-        Problem(sizes, problem.query & frozenset(sizes), tuple(tables[r]), zero, 0.0, problem.unit)
-        for r, sizes in members.items()
-    ]
-    return sorted(parts, key=lambda p: len(p.sizes))
+    held = [[v for v in t.scope if v in parent] for t in problem.tables]
+    for own in held:
+        for v in own[1:]:
+            parent[root(v)] = root(own[0])
+    groups: dict[int, tuple[list[int], list[Table]]] = {}
+    for v in parent:
+        groups.setdefault(root(v), ([], []))[0].append(v)
+    for table, own in zip(problem.tables, held, strict=True):
+        if own:
+            groups[root(own[0])][1].append(table)
+    return list(groups.values())
+
+
+def by_degree(problem: Problem, variables: Iterable[int]) -> list[int]:
+    """Return variables in the order of the number of tables that mention them, most first."""
+    degree = Counter(v for table in problem.tables for v in table.scope)
+    return sorted(variables, key=lambda v: (-degree[v], v))
 
 
 def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Values:

@@ -10,9 +10,9 @@ import numpy as np
 from certimap.checker.network import FLAT, PlainNetwork, Scope
 from certimap.checker.numbers import Floats
 from certimap.networks.costs import Costs
+from certimap.networks.cuts import Binary, roof
 from certimap.networks.kernels.dual_ascent import ascend
 from certimap.networks.problem import HARD, Problem, Table
-from certimap.networks.roof import Binary, roof
 
 SWEEPS, SHARE, MAX_ASCENTS = 20, 0.01, 15
 REACH = 4.0  # the ascent distinguishes entries down to this many gaps below a table's largest entry

@@ -14,7 +14,7 @@ from certimap.certify.ledger import Ledger
 from certimap.circuits.caps import Caps
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.solvers.elimination import sets
+from certimap.solvers.elimination import geometry
 from certimap.solvers.elimination.one_pass import SetPass
 from certimap.solvers.elimination.set_elimination import Climb
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -31,7 +31,7 @@ def _dominance(monkeypatch):
         alive[:] = False
         alive[ptr[:-1][np.diff(ptr) > 0]] = True
 
-    monkeypatch.setattr(sets, "skyband", first_of_each)
+    monkeypatch.setattr(geometry, "skyband", first_of_each)
 
 
 def _outside(monkeypatch):

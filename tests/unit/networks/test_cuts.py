@@ -10,8 +10,8 @@ import pytest
 import certimap as cm
 from certimap.errors import ImpossibleEvidence
 from certimap.networks import cuts
+from certimap.networks.cuts import OPEN, Binary, is_balanced, roof, settled
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, value_at
-from certimap.networks.roof import OPEN, Binary, is_balanced, roof, settled
 from certimap.networks.width import looks_too_wide
 
 

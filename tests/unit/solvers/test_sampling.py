@@ -19,10 +19,8 @@ from certimap.solvers import registry
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.driver import MAX_IDLE_STEPS
 from certimap.solvers.exhaustive import Exhaustive
-from certimap.solvers.sampling.draws import DrawStream
-from certimap.solvers.sampling.hamming import ball, ball_size
-from certimap.solvers.sampling.pac import Pac
-from certimap.solvers.sampling.smooth_pac import SmoothPac
+from certimap.solvers.sampling.pac import DrawStream, Pac
+from certimap.solvers.sampling.smooth_pac import SmoothPac, ball, ball_size
 from certimap.testing import TablePosterior, random_table
 
 

@@ -17,8 +17,7 @@ from certimap.core.probing import has_masses, prober_of
 from certimap.core.search_boxes import rounded_up
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
-from certimap.solvers.box_search.expand import Expansion, expand
-from certimap.solvers.box_search.open_boxes import OpenBoxes
+from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, expand
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger

@@ -1,14 +1,20 @@
-"""The open boxes of a search: packed, with their bounds and masses, best first or deepest first."""
+"""The open boxes of a search: packed, with their bounds and masses; and how a batch of them is expanded."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.recorder import Recorder
+from certimap.core.box import Points
 from certimap.core.logs import log_sum
-from certimap.core.search_boxes import SearchBoxes
+from certimap.core.posterior import Prober
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
+from certimap.kernels.branching import interval_score
 
 
 class OpenBoxes:
@@ -147,3 +153,216 @@ def _grown(array: NDArray[Any], room: int, used: int) -> NDArray[Any]:
     grown = np.zeros((room, *array.shape[1:]), array.dtype)
     grown[:used] = array[:used]
     return grown
+
+
+MAX_HINTS = 4  # hints per generation
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Children:
+    """Boxes to open, with natural-log bounds and masses, and depths."""
+
+    boxes: SearchBoxes
+    bounds: Floats
+    masses: Floats
+    depths: NDArray[np.int32]
+
+
+@dataclass(eq=False)
+class Expansion:
+    """The result of expanding a batch of boxes; natural logs.
+
+    `closed` is (largest bound, mass) of the closed boxes. `stuck` is the largest bound of real boxes too small to
+    split. `points` are boxes of one point, `hints` points worth scoring. Masses are in the prober's measure.
+    """
+
+    children: list[Children] = field(default_factory=list[Children])
+    closed: tuple[float, float] = (-math.inf, -math.inf)
+    stuck: float = -math.inf
+    points: list[Points] = field(default_factory=list[Points])
+    hints: list[Points] = field(default_factory=list[Points])
+    n_probed: int = 0
+
+    def close(self, bounds: Floats, masses: Floats) -> None:
+        """Count boxes, or parts of boxes, as closed."""
+        if len(bounds):
+            known = masses[~np.isnan(masses)]  # no measure where a variable is real
+            self.closed = (
+                max(self.closed[0], float(np.max(bounds))),
+                float(np.logaddexp(self.closed[1], float(log_sum(known)))),
+            )
+
+
+def expand(
+    layout: Layout,
+    prober: Prober,
+    boxes: SearchBoxes,
+    bounds: Floats,
+    depths: NDArray[np.int32],
+    threshold: float,
+    recorder: Recorder | None = None,
+) -> Expansion:
+    """Probe boxes until no more columns can be dropped, then branch.
+
+    A column whose bound is at most `threshold` (nats) is dropped from its box. A box in which some variable has no
+    column left is closed. Each remaining box branches on the variable whose column bounds have the smallest sum.
+    Cost: one probe per box, and one more each time that it shrinks.
+    """
+    result = Expansion()
+    before: Floats | None = None
+    opened = boxes
+    while len(boxes):
+        answers = prober.probe(boxes)
+        result.n_probed += len(boxes)
+        bounds = np.minimum(bounds, answers.log_bound)
+        if before is not None:
+            result.close(np.full(1, -np.inf), _log_difference(before, answers.log_mass))
+        each = np.minimum(answers.each_bound, bounds[:, None])
+        alive = (each > threshold) & (boxes.mask > 0)
+        frozen = np.isnan(answers.splits) & layout.is_real
+        alive |= frozen[:, layout.variable_of]
+        n_alive = np.add.reduceat(alive, layout.offsets[:-1], axis=1, dtype=np.int64)
+        dead = (bounds <= threshold) | np.any(n_alive == 0, axis=1)
+        lost = np.where((boxes.mask > 0) & ~alive, each, -np.inf).max(axis=1)
+        result.close(np.where(bounds <= threshold, bounds, lost)[dead], answers.log_mass[dead])
+        halved = (n_alive == 1) & layout.is_real
+        shrunk = ~dead & (np.any((boxes.mask > 0) & ~alive, axis=1))
+        ready = ~dead & ~shrunk
+        choice = _finish(
+            layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
+        )
+        if recorder is not None:
+            rows, halves = np.nonzero((n_alive < 2) & layout.is_real)
+            recorder.cut(halves, answers.splits[rows, halves])
+            at = np.flatnonzero(ready)[choice >= 0]
+            chosen = choice[choice >= 0]
+            values = np.where(layout.is_real[chosen], answers.splits[at, chosen], np.nan)
+            recorder.split(opened.rows(at), chosen, boxes.rows(at), values)
+            opened = opened.rows(shrunk)
+        result.close(lost[shrunk], np.full(int(shrunk.sum()), -np.inf))
+        boxes = _shrink(layout, boxes.rows(shrunk), alive[shrunk], halved[shrunk], answers.splits[shrunk])
+        bounds, depths, before = bounds[shrunk], depths[shrunk], answers.log_mass[shrunk]
+    return result
+
+
+def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
+    return Answers(
+        answers.log_mass[rows],
+        answers.log_bound[rows],
+        answers.each_mass[rows],
+        answers.each_bound[rows],
+        answers.splits[rows],
+        None if answers.middles is None else answers.middles[rows],
+    )
+
+
+def _shrink(
+    layout: Layout, boxes: SearchBoxes, alive: NDArray[np.bool_], halved: NDArray[np.bool_], splits: Floats
+) -> SearchBoxes:
+    """Drop dead columns; a real variable keeps its live half."""
+    mask = boxes.mask & (alive | layout.is_real[layout.variable_of])
+    rows, variables = np.nonzero(halved)
+    lower = alive[rows, layout.offsets[variables]]
+    boxes.high[rows[lower], variables[lower]] = splits[rows[lower], variables[lower]]
+    boxes.low[rows[~lower], variables[~lower]] = np.nextafter(splits[rows[~lower], variables[~lower]], np.inf)
+    return SearchBoxes(mask, boxes.low, boxes.high)
+
+
+def _finish(
+    layout: Layout,
+    result: Expansion,
+    boxes: SearchBoxes,
+    bounds: Floats,
+    depths: NDArray[np.int32],
+    answers: Answers,
+    each: Floats,
+) -> NDArray[np.int64]:
+    """Handle boxes that cannot shrink: record points and boxes too small to split, branch the others.
+
+    Returns the split variable of each box, -1 without a split.
+    """
+    if not len(boxes):
+        return np.empty(0, np.int64)
+    counts = np.add.reduceat(boxes.mask, layout.offsets[:-1], axis=1, dtype=np.int64)
+    counts[:, layout.is_real] = np.where(np.isnan(answers.splits[:, layout.is_real]), 1, 2)
+    best = _promising(layout, boxes, answers, each)
+    single = np.all(counts == 1, axis=1)
+    if layout.domain.is_discrete:
+        if np.any(single):
+            result.points.append(best[single])
+    elif np.any(single):
+        result.hints.append(best[single][:MAX_HINTS])
+        result.stuck = max(result.stuck, float(np.max(bounds[single])))
+    open_rows = np.flatnonzero(~single)
+    if not len(open_rows):
+        return np.full(len(boxes), -1)
+    order = np.argsort(-bounds[open_rows], kind="stable")[:MAX_HINTS]
+    result.hints.append(best[open_rows[order]])
+    shares = np.exp(each - bounds[:, None])
+    scores = np.add.reduceat(shares, layout.offsets[:-1], axis=1)
+    if not layout.domain.is_discrete:
+        widths = (boxes.high - boxes.low)[:, layout.is_real] / layout.scales[layout.is_real]
+        scores[:, layout.is_real] = interval_score(scores[:, layout.is_real], widths)
+    scores[counts == 1] = np.inf
+    choice = np.argmin(scores, axis=1)
+    result.children.append(_branch(layout, boxes, depths, answers, each, open_rows, choice))
+    return np.where(single, -1, choice)
+
+
+def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Floats) -> Points:
+    """Return the point in each box that takes the columns of largest bounds."""
+    points = np.zeros((len(boxes), len(layout.domain)), layout.domain.point_dtype)
+    for v in range(len(layout.domain)):
+        columns = slice(layout.offsets[v], layout.offsets[v + 1])
+        if layout.is_real[v]:
+            low, high, split = boxes.low[:, v], boxes.high[:, v], answers.splits[:, v]
+            middle = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high, 0.0))
+            points[:, v] = np.where(np.isnan(split), middle, split)
+            if answers.middles is not None:
+                points[:, v] = answers.middles[:, v]
+            if layout.is_whole[v]:
+                points[:, v] = np.clip(np.round(points[:, v]), np.ceil(low), np.floor(high))
+        else:
+            points[:, v] = np.argmax(np.where(boxes.mask[:, columns] > 0, each[:, columns], -np.inf), axis=1)
+            if answers.middles is not None and layout.domain.is_discrete:
+                known = ~np.isnan(answers.middles[:, v])
+                points[known, v] = answers.middles[known, v]
+    return points
+
+
+def _branch(
+    layout: Layout,
+    boxes: SearchBoxes,
+    depths: NDArray[np.int32],
+    answers: Answers,
+    each: Floats,
+    rows: NDArray[np.int64],
+    choice: NDArray[np.int64],
+) -> Children:
+    """Split each of `rows` into one box per column of its chosen variable."""
+    chosen = layout.variable_of == choice[rows][:, None]
+    which, columns = np.nonzero(chosen & (boxes.mask[rows] > 0))
+    parents = rows[which]
+    variables = choice[parents]
+    real = layout.is_real[variables]
+    mask = boxes.mask[parents] & (~chosen[which] | real[:, None])
+    mask[np.arange(len(parents)), columns] = 1
+    low, high = boxes.low[parents], boxes.high[parents]
+    lower = real & (columns == layout.offsets[variables])
+    upper = real & ~lower
+    high[lower, variables[lower]] = answers.splits[parents[lower], variables[lower]]
+    low[upper, variables[upper]] = np.nextafter(answers.splits[parents[upper], variables[upper]], np.inf)
+    return Children(
+        SearchBoxes(mask, low, high),
+        each[parents, columns],
+        answers.each_mass[parents, columns],
+        depths[parents] + np.int32(1),
+    )
+
+
+def _log_difference(larger: Floats, smaller: Floats) -> Floats:
+    """Return ln(exp(larger) - exp(smaller)), or -inf if rounding makes the difference 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.exp(np.minimum(smaller - larger, 0.0))
+        return np.where(np.isfinite(larger), larger + np.log1p(-share), -np.inf)

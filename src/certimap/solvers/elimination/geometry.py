@@ -1,16 +1,322 @@
-"""Region tree shapes as (contexts, hidden states), and bounds that eliminations tighten."""
+"""Sets of vectors along a tree of regions: their frames, bounds and products, and the geometry of regions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.control import Control
 from certimap.core.region_tree import RegionTree
-from certimap.solvers.elimination.kernels import functionals
-from certimap.solvers.elimination.sets import LARGEST_EXPONENT, ExponentFrame, Floats, Ints, Link
+from certimap.core.rounding import SAFE
+from certimap.kernels.wide import ZERO
+from certimap.solvers.elimination.kernels import functionals, mixtures
+from certimap.solvers.elimination.kernels import vector_sets as kernels
+from certimap.solvers.elimination.kernels.dominance import skyband
 from certimap.trees.wide import Wide
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
+LARGEST_EXPONENT = 400  # exponents are capped here; entries that matter are at most 2^129
+LARGEST = 2.0**LARGEST_EXPONENT
+ROUNDS = 200  # of play before the search for a dominating mixture is given up
+MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in one call, and for one set
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentFrame:
+    """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
+
+    It is chosen from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
+    Underflow in a frame loses less than 2^-893 of the largest value that the set can reach.
+    """
+
+    exponent: int = 0  # the exponent of the whole set
+    # int64, shape (contexts, hidden states); empty if all are 0, which is usual
+    offsets: Ints = field(default_factory=lambda: NO_OFFSETS)
+
+    @classmethod
+    def of(cls, bound: Wide) -> ExponentFrame:
+        """Choose a frame for vectors that are at most `bound`, shape (contexts, hidden states)."""
+        offsets = np.empty(bound.shape, np.int64)
+        base, is_wide = functionals.frame(bound.mantissa, bound.exponent, offsets)
+        return cls(base, offsets) if is_wide else cls(base)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether one exponent serves all entries."""
+        return self.offsets.size == 0
+
+    def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
+        """Convert a functional to doubles for vectors in this frame; return them and the exponent of their unit.
+
+        The vectors are at most `bound`; the exponent is `ZERO` if the functional maps them all to 0.
+        """
+        out = np.empty(functional.shape)
+        matrix = (functional.mantissa, functional.exponent)
+        top = int(functionals.scaled(*matrix, self.offsets, bound.mantissa, out))
+        return out, top if top == ZERO else top + self.exponent
+
+    def times(self, other: ExponentFrame, link: Link) -> ExponentFrame:
+        """Return the frame of products with a child's vectors."""
+        exponent = self.exponent + other.exponent
+        if other.is_flat:
+            return ExponentFrame(exponent, self.offsets)
+        spread = other.offsets[link.context[:, None], link.hidden[None, :]]
+        return ExponentFrame(exponent, spread if self.is_flat else self.offsets + spread)
+
+    def factors_to(self, other: ExponentFrame) -> Floats:
+        """Return the factors that convert entries to another frame, shape (contexts, hidden states)."""
+        difference = np.zeros((1, 1), np.int64) + (self.exponent - other.exponent)
+        if not self.is_flat:
+            difference = difference + self.offsets
+        if not other.is_flat:
+            difference = difference - other.offsets
+        return np.ldexp(1.0, np.clip(difference, -2000, LARGEST_EXPONENT))
+
+
+def compact(index: NDArray[np.integer], n: int) -> NDArray[np.integer]:
+    """Store an index into n items in the fewest bytes."""
+    return index.astype(np.min_scalar_type(max(n - 1, 0)))
+
+
+@dataclass(eq=False)
+class VectorSet:
+    """Partial assignments below a region, as nonnegative vectors over hidden states, grouped by context."""
+
+    values: Floats  # float64, shape (rows, hidden states), in units of `frame`
+    ptr: Ints  # int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c
+    # bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows
+    relaxed: NDArray[np.bool_]
+    frame: ExponentFrame
+    # for each child of the region multiplied so far: (child, row of the child's set for each row)
+    pointers: list[tuple[int, NDArray[np.integer]]]
+    # int16, shape (rows,): the state of the region's own query variable, or None before it is decided
+    state: NDArray[np.int16] | None = None
+    # whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers that
+    # are 0 or at least `SAFE`
+    is_whole: bool = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held, in bytes."""
+        held = self.values.nbytes + self.relaxed.nbytes + sum(p.nbytes for _, p in self.pointers)
+        return held + (0 if self.state is None else self.state.nbytes)
+
+    @property
+    def crowding(self) -> float:
+        """Average number of rows per nonempty context."""
+        return len(self) / max(1, int(np.count_nonzero(np.diff(self.ptr))))
+
+    def release(self) -> None:
+        """Free the vectors, which only the parent's product needs; keep the pointers for decoding."""
+        self.values = np.empty((len(self.values), 0))
+        self.relaxed = np.empty(0, np.bool_)
+
+    def keep(self, alive: NDArray[np.bool_]) -> VectorSet:
+        """Return the set of live rows."""
+        if alive.all():
+            return self
+        kept = np.concatenate([[0], np.cumsum(alive)])
+        return self._take(np.flatnonzero(alive), self.values[alive], kept[self.ptr])
+
+    def _take(self, rows: Ints, values: Floats, ptr: Ints) -> VectorSet:
+        return VectorSet(
+            values,
+            ptr,
+            self.relaxed[rows],
+            self.frame,
+            [(c, p[rows]) for c, p in self.pointers],
+            None if self.state is None else self.state[rows],
+            self.is_whole,
+        )
+
+    def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return each row's value under its context's functional, and whether it exceeds the threshold."""
+        alive = np.empty(len(self), np.bool_)
+        scores = np.empty(len(self))
+        kernels.filter_rows(self.values, self.ptr, functional, threshold, alive, scores)
+        return scores, alive
+
+    def above(self, functional: Floats, threshold: float) -> tuple[VectorSet, Floats]:
+        """Drop rows whose value under their context's functional is at most `threshold`; return scores too."""
+        scores, alive = self.scores(functional, threshold)
+        return self.keep(alive), scores[alive]
+
+    def undominated(self, k: int) -> tuple[VectorSet, NDArray[np.bool_]]:
+        """Drop rows that k others of their context dominate; also return the mask of kept rows."""
+        alive = np.ones(len(self), np.bool_)
+        if len(self) > k:
+            skyband(self.values, self.ptr, k, alive)
+        return self.keep(alive), alive
+
+    def unmixed(self, control: Control) -> tuple[VectorSet, NDArray[np.bool_], int]:
+        """Drop rows that a convex combination of others of their context dominates.
+
+        Also returns the mask of kept rows and the number of multiplications. Raises TimeUp.
+        """
+        state, order, at = np.zeros(len(self), np.int8), np.empty(len(self), np.int64), np.zeros(2, np.int64)
+        work, picked = 0, np.empty((0, ROUNDS), np.int32)
+        while at[0] < len(self.ptr) - 1 and work < MOST_MIXING:
+            control.check("comparing vectors with mixtures of others")
+            work += mixtures.unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at, picked)
+        alive = state != mixtures.DROPPED
+        return self.keep(alive), alive, work
+
+    def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
+        """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima.
+
+        Some row of the new set dominates each row of the old set. Also returns the old row that each new row
+        points to.
+        """
+        n_contexts = int(np.count_nonzero(np.diff(self.ptr)))
+        n_exact = min(len(self), max(limit // 2, 0))
+        cutoff = -np.inf if n_exact >= len(self) else float(np.partition(scores, -n_exact - 1)[-n_exact - 1])
+        n_cells = max(limit - n_exact - n_contexts, 1)
+        cell = max(2, -(-(len(self) - n_exact) // n_cells))
+        values = np.empty_like(self.values)
+        ptr = np.empty_like(self.ptr)
+        source = np.empty(len(self), np.int64)
+        n = kernels.merge_rows(self.values, self.ptr, scores, cutoff, cell, values, ptr, source)
+        source = source[:n]
+        several = source < 0
+        rows = np.where(several, -1 - source, source)
+        out = self._take(rows, values[:n].copy(), ptr)
+        out.relaxed |= several
+        return out, rows
+
+    def maxima(self) -> Wide:
+        """Return the pointwise maximum of each context, shape (contexts, hidden states)."""
+        out = np.empty((len(self.ptr) - 1, self.values.shape[1]))
+        kernels.context_maxima(self.values, self.ptr, out)
+        exponents = np.empty(out.shape, np.int64)
+        functionals.unframed(out, self.frame.exponent, self.frame.offsets, out, exponents)
+        return Wide(out, exponents)
+
+    def rescaled(self) -> VectorSet:
+        """Scale the largest value to about 1, by a power of two; note whether the smallest is safe to multiply."""
+        smallest, largest = kernels.extremes(self.values)
+        places = math.frexp(largest)[1] if largest > 0.0 else 0
+        places = places if abs(places) > 60 else 0
+        self.is_whole = self.is_whole and math.ldexp(smallest, -places) >= SAFE
+        if places:
+            self.values = np.ldexp(self.values, -places)
+            self.frame = replace(self.frame, exponent=self.frame.exponent + places)
+        return self
+
+
+def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
+    """Return the set that holds a vector of ones in every live context."""
+    ptr = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
+    n = int(ptr[-1])
+    return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), ExponentFrame(), [])
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """The map from a parent's joint space to a child's contexts and hidden states."""
+
+    context: Ints  # int64, shape (joint contexts,): the child's context in each joint context
+    hidden: Ints  # int64, shape (joint hidden states,): the child's hidden state in each
+    # n_contexts, n_hidden: the child's numbers of contexts and hidden states
+    n_contexts: int
+    n_hidden: int
+
+    def fold(self, matrix: Wide, child: Wide) -> Wide:
+        """Multiply a matrix over the joint space by one over the child's (contexts, hidden states)."""
+        out, exponents = np.empty(matrix.shape), np.empty(matrix.shape, np.int64)
+        functionals.fold(
+            matrix.mantissa,
+            matrix.exponent,
+            child.mantissa,
+            child.exponent,
+            self.context,
+            self.hidden,
+            out,
+            exponents,
+        )
+        return Wide(out, exponents)
+
+    def reduce(self, functional: Wide) -> Wide:
+        """Reduce a functional on the joint space to the child: sum hidden states, maximise over contexts."""
+        shape = (self.n_contexts, self.n_hidden)
+        out, exponents = np.empty(shape), np.empty(shape, np.int64)
+        functionals.reduce(functional.mantissa, functional.exponent, self.context, self.hidden, out, exponents)
+        return Wide(out, exponents)
+
+
+class ProductOverflowError(Exception):
+    """More pairs pass the threshold than may be built at once."""
+
+
+def product(
+    left: VectorSet,
+    right: VectorSet,
+    child: int,
+    link: Link,
+    functional: Floats,
+    threshold: float,
+    max_pairs: int,
+    bound: Wide,
+) -> tuple[VectorSet, Floats, int]:
+    """Multiply two sets, keeping the pairs whose value under the functional exceeds the threshold.
+
+    The functional applies to products in the frame `left.frame.times(right.frame, link)`. `bound`, on the joint
+    space, is an upper bound on the products that matter.
+
+    Returns the product, its scores, and the number of dot products done. Raises ProductOverflowError when more
+    than `max_pairs` pairs pass the threshold.
+    """
+    room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
+    total_work = 0
+    while True:
+        left_rows, right_rows = np.empty(room, np.int64), np.empty(room, np.int64)
+        scores = np.empty(room)
+        ptr = np.empty(len(left.ptr), np.int64)
+        n, work = kernels.select_pairs(
+            left.values,
+            left.ptr,
+            right.values,
+            right.ptr,
+            link.context,
+            link.hidden,
+            functional,
+            threshold,
+            left_rows,
+            right_rows,
+            scores,
+            ptr,
+        )
+        total_work += work
+        if n >= 0:
+            break
+        if room >= max_pairs:
+            raise ProductOverflowError
+        room = min(max_pairs, 8 * room)
+    left_rows, right_rows = left_rows[:n], right_rows[:n]
+    values = np.empty((n, left.values.shape[1]))
+    kernels.multiply_pairs(left.values, right.values, left_rows, right_rows, link.hidden, values)
+    pointers = [(c, p[left_rows]) for c, p in left.pointers]
+    pointers.append((child, compact(right_rows, len(right))))
+    relaxed = left.relaxed[left_rows] | right.relaxed[right_rows]
+    given = left.frame.times(right.frame, link)
+    frame = ExponentFrame.of(bound)
+    if frame.is_flat and given.is_flat:
+        frame = given
+    else:
+        factors = np.broadcast_to(given.factors_to(frame), bound.shape)
+        values *= factors[np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))]
+        np.minimum(values, LARGEST, out=values)
+    is_whole = left.is_whole and right.is_whole and given.is_flat and frame.is_flat
+    return VectorSet(values, ptr, relaxed, frame, pointers, None, is_whole), scores[:n], total_work
+
 
 Shape = tuple[int, int, int, int, int]
 

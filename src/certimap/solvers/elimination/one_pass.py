@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 from certimap.core.control import Control
 from certimap.core.rounding import SET_FLOOR
 from certimap.kernels.wide import LN2, ZERO
-from certimap.solvers.elimination.geometry import Geometry, RegionMessages
-from certimap.solvers.elimination.kernels import vector_sets as kernels
-from certimap.solvers.elimination.sets import (
+from certimap.solvers.elimination.geometry import (
     LARGEST,
     Floats,
+    Geometry,
     Link,
     ProductOverflowError,
+    RegionMessages,
     VectorSet,
     compact,
     ones,
     product,
 )
+from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.trees.wide import Wide
 
 CROWD = 16  # sets this many times over their limit are merged before the dominance test

@@ -13,8 +13,7 @@ from certimap.core.control import Control
 from certimap.core.posterior import Capability, Draws
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
-from certimap.solvers.sampling.draws import DrawStream
-from certimap.solvers.sampling.pac import DrawState, check_batch, next_batch
+from certimap.solvers.sampling.pac import DrawState, DrawStream, check_batch, next_batch
 
 DEFAULT_DRAWS = 100_000
 

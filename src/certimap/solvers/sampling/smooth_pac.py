@@ -3,21 +3,65 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify import bounds
 from certimap.certify.ledger import Ledger
-from certimap.core.box import Boxes
+from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
+from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Draws, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
-from certimap.solvers.sampling.draws import DrawStream
-from certimap.solvers.sampling.hamming import ball, ball_size, grouped
-from certimap.solvers.sampling.pac import check_batch, next_batch, unsuited_to_densities
+from certimap.solvers.sampling.pac import DrawStream, check_batch, next_batch, unsuited_to_densities
+
+ROWS_AT_ONCE = 16384
+
+
+def ball_size(domain: Domain, radius: int) -> float:
+    """Return the number of points within `radius` changed categorical variables, the centre included."""
+    shells = bounds.log_shells(domain.n_states[domain.n_states > 0], min(radius, len(domain)))
+    return float(np.exp(min(float(np.logaddexp.reduce(shells)), 700.0)))
+
+
+def ball(domain: Domain, centre: Points, radius: int) -> Iterator[Points]:
+    """Yield the points at distance 1 to `radius` from `centre`, shape (n,), in batches, nearest first."""
+    changes = _changes(domain, centre, radius)
+    while batch := list(itertools.islice(changes, ROWS_AT_ONCE)):
+        points = np.repeat(centre[None, :], len(batch), axis=0)
+        rows = np.repeat(np.arange(len(batch)), [len(change) for change in batch])
+        flat = np.array([pair for change in batch for pair in change], np.int64)
+        points[rows, flat[:, 0]] = flat[:, 1]
+        yield points
+
+
+def grouped(parts: Iterable[Points]) -> Iterator[Points]:
+    """Join small batches into batches of about 16,384 rows."""
+    held: list[Points] = []
+    for part in parts:
+        held.append(part)
+        if sum(len(p) for p in held) >= ROWS_AT_ONCE:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+def _changes(domain: Domain, centre: Points, radius: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield every set of at most `radius` changes, as (variable, new state) pairs."""
+    others = {
+        int(i): [(int(i), s) for s in range(int(domain.n_states[i])) if s != int(centre[i])]
+        for i in np.flatnonzero(domain.n_states > 1)
+    }
+    for distance in range(1, min(radius, len(others)) + 1):
+        for variables in itertools.combinations(others, distance):
+            yield from itertools.product(*(others[i] for i in variables))
+
 
 LARGEST_BALL = 1_000_000
 SHORTEST_PERIOD = 250
