@@ -22,6 +22,7 @@ Ints = NDArray[np.int64]
 SMALL_PRODUCT = 2**13  # largest product, in entries, that a compiled pass holds entirely
 PRODUCTS = 3  # of one bucket, that a sum holds at once
 MOST_STRETCHES = 64
+BITS, STATES_OF_BITS = np.array([1, 2, 4, 8, 16, 64]), np.array([2, 4, 16, 256, 65536])
 MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
 
 
@@ -101,7 +102,7 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
     released = np.zeros(len(n_states))
     goes = np.flatnonzero(~is_small & (cliques.parents >= 0))
     np.add.at(released, cliques.parents[goes], 8.0 * messages[goes])
-    taken = messages * (8.0 + np.where(is_small, 2, _bytes_of_state(n_states)))
+    taken = messages * (8.0 + np.where(is_small, 2.0, bits_of_state(n_states) / 8.0))
     held = np.cumsum(taken) - (np.cumsum(released) - released)
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
     live = 8.0 * _live(messages, cliques.parents)
@@ -173,8 +174,9 @@ def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64
     return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
 
 
-def _bytes_of_state(n_states: Ints) -> Ints:
-    return np.where(n_states <= 256, 1, np.where(n_states <= 65536, 2, 8))
+def bits_of_state(n_states: Ints | int) -> Ints:
+    """Return how many bits hold one of so many states: a power of two."""
+    return BITS[np.searchsorted(STATES_OF_BITS, n_states)]
 
 
 ENTRIES_PER_RUN = 2**22  # entries of products between two checks of the clock

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.core.axes import spread
 from certimap.core.control import Control
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, best_type
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, best_type, bits_of_state
 from certimap.networks.integers import FineIntegers
 from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
@@ -56,7 +56,7 @@ class MaxElimination:
         self._workers = workers
         self._control = control or Control()
         self._fine = fine
-        self._best: dict[int, Values] = {}
+        self._best: dict[int, PackedStates] = {}
         self._kept: list[list[Table]] = []
         self.value = self._eliminate(keep_tables)
 
@@ -77,7 +77,8 @@ class MaxElimination:
                     raise impossible()
                 continue
             i = run.first
-            message, self._best[i] = self._large_message(i, pieces.inputs(i))
+            message, best_states = self._large_message(i, pieces.inputs(i))
+            self._best[i] = PackedStates(best_states, self.problem.sizes[self.plan.order[i]])
             if lowers or not self.plan.separators[i]:
                 tops[i] = top = int(message.max())
                 if top <= FLOOR:
@@ -156,7 +157,7 @@ class MaxElimination:
             else:
                 i = run.first
                 separator = cliques.members[cliques.pointers[i] + 1 : cliques.pointers[i + 1]]
-                states[i] = self._best[i][tuple(states[separator])]
+                states[i] = self._best[i].at(states[separator])
         return dict(zip(self.plan.order, states.tolist(), strict=True))
 
     def ranked(self) -> Iterator[tuple[int, dict[int, int]]]:
@@ -194,6 +195,29 @@ class MaxElimination:
             total += values[tuple(slice(None) if u == v else states[u] for u in scope)]
             np.maximum(total, HARD, out=total)
         return total
+
+
+class PackedStates:
+    """States of one variable, one for each entry of a table, in as few bits as they need: 1, 2, 4, 8 or more."""
+
+    def __init__(self, states: Values, n_states: int) -> None:
+        self._shape, self._bits = states.shape, int(bits_of_state(n_states))
+        flat = states.reshape(-1)
+        if self._bits < 8:
+            flat = np.concatenate([flat, np.zeros(-len(flat) % (8 // self._bits), np.uint8)])
+            columns = flat.astype(np.uint8, copy=False).reshape(-1, 8 // self._bits)
+            flat = columns[:, 0].copy()
+            for k in range(1, columns.shape[1]):
+                flat |= columns[:, k] << np.uint8(k * self._bits)
+        self._packed = flat
+
+    def at(self, place: NDArray[np.int64]) -> int:
+        """Return the state at one entry."""
+        k = int(np.ravel_multi_index(tuple(place), self._shape)) if self._shape else 0
+        if self._bits >= 8:
+            return int(self._packed[k])
+        k, shift = divmod(k, 8 // self._bits)
+        return int(self._packed[k]) >> (shift * self._bits) & (1 << self._bits) - 1
 
 
 _Link = tuple[int, int, "_Link"] | None

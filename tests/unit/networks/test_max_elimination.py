@@ -10,9 +10,9 @@ from problem_twin import all_values, random_problem
 
 from certimap.networks import elimination_plan
 from certimap.networks import max_elimination as module
-from certimap.networks.elimination_plan import plan
+from certimap.networks.elimination_plan import best_type, plan
 from certimap.networks.integers import narrow_reach, to_integers
-from certimap.networks.max_elimination import MaxElimination
+from certimap.networks.max_elimination import MaxElimination, PackedStates
 from certimap.networks.problem import FLOOR, Problem, Table, value_at
 
 
@@ -66,3 +66,12 @@ def test_the_reach_follows_the_widest_table():
     assert narrow_reach(Problem(sizes, query, ())) == 32.0
     assert narrow_reach(Problem(sizes, query, (flat, impossible))) == 32.0
     assert narrow_reach(Problem(sizes, query, (flat, wide))) == 4.0 * 32.0
+
+
+@pytest.mark.parametrize("n_states", [1, 2, 3, 4, 5, 16, 17, 256, 257])
+def test_states_of_few_bits_are_read_back(n_states):
+    shape = (3, 5, 7)
+    states = np.random.default_rng(n_states).integers(0, n_states, shape).astype(best_type(n_states))
+    packed = PackedStates(states, n_states)
+    assert [packed.at(np.array(k)) for k in np.ndindex(*shape)] == states.ravel().tolist()
+    assert PackedStates(states[0, 0, 0], n_states).at(np.zeros(0, np.int64)) == states[0, 0, 0]

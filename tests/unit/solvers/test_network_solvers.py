@@ -1,5 +1,7 @@
 """The named network solvers on the conformance suite, against enumeration, and what each refuses."""
 
+import math
+
 import numpy as np
 import pytest
 from problem_twin import random_problem, value_array
@@ -17,7 +19,8 @@ from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.baselines.aobf import AndOrGraph, dive
 from certimap.solvers.networks.and_or import AndOrSpace
-from certimap.solvers.networks.parts import Context, Reduction
+from certimap.solvers.networks.hbfs import HybridBestFirst
+from certimap.solvers.networks.parts import ENTRIES_PER_VISIT, Context, Reduction
 from certimap.testing import check_solver
 
 
@@ -215,7 +218,30 @@ def test_a_search_is_cut_short_by_an_elimination_that_fits_the_time(seconds, qui
     )
     control = Control() if seconds is None else Control.starting_now(seconds)
     context = Context(control, 1, quick_entries, 2.0**34, 2**30, 1, 0)
-    assert (context.share_searched(plan(problem)) < 1.0) == is_cut_short
+    assert (context.searched_before(plan(problem)) < 2.0**20 / ENTRIES_PER_VISIT) == is_cut_short
+
+
+def test_a_grid_is_eliminated_as_it_was_before_its_reduction(monkeypatch):
+    """A reduction maximises every other variable away, and what is left has larger tables."""
+    rng, side = np.random.default_rng(7), 15
+    at = np.arange(side * side).reshape(side, side)
+    pairs = [*zip(at[1:].flat, at[:-1].flat, strict=True), *zip(at[:, 1:].flat, at[:, :-1].flat, strict=True)]
+    agree = np.where(np.eye(2) > 0.0, 1.0, -1.0)
+    factors = [cm.Factor.from_log((int(a), int(b)), 2.0 * rng.normal() * agree) for a, b in pairs]
+    factors += [cm.Factor.from_log((int(v),), 0.1 * rng.normal(size=2)) for v in at.flat]
+    model = cm.MarkovNetwork(cm.Domain.of_sizes([2] * side**2), factors)
+    orders, maximised = [], HybridBestFirst._is_maximised
+    monkeypatch.setattr(Context, "searched_before", lambda self, order: 5e5)
+    monkeypatch.setattr(Reduction, "n_entries_left", math.inf)
+    monkeypatch.setattr(
+        HybridBestFirst, "_is_maximised", lambda self, *args: orders.append(args[2]) or maximised(self, *args)
+    )
+    searched = cm.map_query(model, solver=HybridBestFirst(quick_entries=1.0), epsilon=0.0, delta=0.0, rng=0)
+    assert [len(order.order) for order in orders] == [side**2]
+    eliminated = cm.map_query(model, solver="hbfs", epsilon=0.0, delta=0.0, rng=0)
+    assert searched.certified
+    assert eliminated.certified
+    assert abs(searched.log_joint - eliminated.log_joint) < 1e-9
 
 
 def test_hbfs_begins_anew_where_margins_add_up_to_more_than_epsilon(monkeypatch):

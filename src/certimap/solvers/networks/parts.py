@@ -27,6 +27,7 @@ from certimap.solvers.networks.root_bound import RootBound
 ENTRIES_PER_SECOND = 2.0**27  # that elimination gets through on one core, at least
 AFFORDABLE = 10.0  # seconds of an elimination that begins soon
 TIME_SHARE = 0.5  # of the time left, that it may take
+ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
 SHARE_SEARCHED = 0.1  # of its work, that a search gets before it
 
 
@@ -58,14 +59,15 @@ class Context:
         self._n_keys += 1
         return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
 
-    def share_searched(self, elimination: EliminationPlan) -> float:
-        """Return how long a search may go on before an elimination, as a share of what that takes.
+    def searched_before(self, elimination: EliminationPlan) -> float:
+        """Return how many entries a search may visit before an elimination: a share of what that takes.
 
         Where the time left is far more than the elimination needs, most searches as long as it are best cut short.
         """
-        seconds = elimination.n_entries / ENTRIES_PER_SECOND
+        seconds = elimination.n_entries / (ENTRIES_PER_SECOND * self.workers)
         is_affordable = seconds <= min(AFFORDABLE, TIME_SHARE * self.control.seconds_left)
-        return SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
+        share = SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
+        return share * elimination.n_entries / ENTRIES_PER_VISIT
 
     def fits(self, elimination: EliminationPlan) -> bool:
         """Whether an elimination keeps to the limits."""
@@ -113,7 +115,6 @@ States = dict[int, int]
 
 
 PIECE = 20_000_000  # table entries visited in one piece of work
-ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
 LEAST_PIECE = 1_000_000
 SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
@@ -310,8 +311,7 @@ class Searching:
 
     def advance(self, component: Component, context: Context) -> Phase:
         search, costs = self._search, self._costs
-        budget = context.share_searched(component.plan) * component.plan.n_entries / ENTRIES_PER_VISIT
-        fits = context.fits(component.plan)
+        budget, fits = context.searched_before(component.plan), context.fits(component.plan)
         if search.work > budget and fits:
             return Eliminating(self).advance(component, context)
         piece = min(PIECE, max(int(budget) - search.work, LEAST_PIECE)) if fits else PIECE
@@ -448,6 +448,11 @@ class Reduction:
         """Whether what is open is going to be eliminated, should the search of it take long."""
         return all(context.fits(p.plan) for p in self.parts if not p.is_done)
 
+    @property
+    def n_entries_left(self) -> float:
+        """Table entries over all products if what is open were eliminated."""
+        return sum(p.plan.n_entries for p in self.parts if not p.is_done)
+
     def offer(self, states: Mapping[int, int]) -> None:
         """Take an assignment of the problem's variables, part by part, where it is better than what is known."""
         known = self.simplified.encode(states)
@@ -462,7 +467,7 @@ class Reduction:
         return [self.simplified.decode(states) for part in self.parts for states in part.drain()]
 
 
-def _order_of(problem: Problem, context: Context) -> Elimination:
+def order_of(problem: Problem, context: Context) -> Elimination:
     """Return an order for a search, and for an elimination: a better one where that may ever be affordable."""
     scopes = [t.scope for t in problem.tables]
     quick = min_fill(scopes, problem.sizes, control=context.control)
@@ -479,7 +484,7 @@ class Component:
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
         self.problem = problem
-        self.plan = plan(problem, _order_of(problem, context))
+        self.plan = plan(problem, order_of(problem, context))
         self.value = HARD
         self.states: States = {}
         self.closed = HARD
