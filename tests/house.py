@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
 DOC_COLUMNS = 115
 LIMITS = {
-    "lines in src/certimap": 72_359,
+    "lines in src/certimap": 72_419,
     "names on the first level": 20,
     "protocols": 13,
     "public class names with two meanings": 0,
-    "dict[str, Any] and Mapping[str, Any] outside cli": 48,
-    f"functions with more than {MOST_PARAMETERS} parameters outside kernels": 9,
+    "dict[str, Any] and Mapping[str, Any] outside cli": 39,
+    f"functions with more than {MOST_PARAMETERS} parameters outside kernels": 8,
     f"lines of docs above {DOC_COLUMNS} columns, tables aside": 0,
 }
 

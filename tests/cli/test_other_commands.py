@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -13,9 +15,23 @@ import pytest
 import certimap as cm
 from certimap.cli.inputs import parse_settings, parse_size, split_list
 from certimap.cli.main import main
+from certimap.cli.options import EvidenceOptions, spread
 from certimap.core.result import Certificate, CertificateKind
 from certimap.core.summary import certificate_sentence, probability_text
 from certimap.io.text_tables import read_text_table
+
+
+def test_a_group_of_options_is_spread_over_the_command_that_takes_it():
+    seen = []
+
+    def command(case: EvidenceOptions, n: int = 3) -> None:
+        seen.append((case, n))
+
+    spread_out = spread(command)
+    assert list(inspect.signature(spread_out).parameters) == [*(f.name for f in fields(EvidenceOptions)), "n"]
+    spread_out(**dict.fromkeys((f.name for f in fields(EvidenceOptions)), None) | {"query": ["a"], "n": 5})
+    assert seen[0][0].query == ["a"]
+    assert seen[0][1] == 5
 
 
 def test_info_of_a_network_reports_width_and_size(capsys, examples):

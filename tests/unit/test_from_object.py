@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.interop.agreement import circuit_values
+from certimap.interop.pysdd_nodes import convert
+from certimap.interop.reading import Wishes
 
 
 @pytest.mark.parametrize("x", [3, "asia.bif", {"a": 1}, object()])
@@ -32,6 +35,38 @@ def test_no_library_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_diagrams_of_pysdd_are_read_node_by_node():
+    """A diagram with PySDD's interface: (a and b) or (not a), over a, b and c, which is free."""
+
+    class SddNode:
+        manager = type("Manager", (), {"var_count": lambda self: 3})()
+
+        def __init__(self, number, literal=0, pairs=()):
+            self.id, self.literal, self.pairs = number, literal, pairs
+
+        def elements(self):
+            return self.pairs
+
+        def is_decision(self):
+            return bool(self.pairs)
+
+        def is_literal(self):
+            return self.literal != 0
+
+        def is_true(self):
+            return self.id == 9
+
+    a, no_a, b, true, false = SddNode(1, 1), SddNode(2, -1), SddNode(3, 2), SddNode(9), SddNode(8)
+    root = SddNode(4, 0, [(a, b), (no_a, true), (SddNode(5, 3), false)])
+    circuit = convert(root, Wishes(names=["a", "b", "c"])).model
+    assert circuit.domain.names == ("a", "b", "c")
+    points = np.array([[i >> 2, i >> 1 & 1, i & 1] for i in range(8)], float)
+    models = [a * b + (1 - a) == 1 for a, b, _ in points]
+    assert circuit_values(circuit, points).tolist() == [0.0 if is_model else -np.inf for is_model in models]
+    with pytest.raises(cm.ModelError, match="the SDD is false"):
+        convert(false, Wishes())
 
 
 class TestNetworkx:

@@ -114,19 +114,7 @@ def targets() -> dict[str, Target]:
 
     typed = (CertimapError,)
     return {
-        "bif": Target("bif", (seeds.BIF,), read),
-        "uai": Target("uai", (seeds.UAI, seeds.MARKOV), read),
-        "spn": Target("spn", (seeds.SPN,), read),
-        "net": Target("net", (seeds.NET,), read),
-        "xdsl": Target("xdsl", (seeds.XDSL,), read),
-        "xmlbif": Target("xmlbif", (seeds.XMLBIF,), read),
-        "dne": Target("dne", (seeds.DNE,), read),
-        "dsl": Target("dsl", (seeds.DSL,), read),
-        "dsc": Target("dsc", (seeds.DSC,), read),
-        "nnf": Target("nnf", (seeds.NNF, seeds.D4), read),
-        "sdd": Target("sdd", (seeds.SDD,), read),
-        "psdd": Target("psdd", (seeds.PSDD,), read),
-        "jpc": Target("jpc", (seeds.JPC,), read),
+        **{name: Target(name, texts, read) for name, texts in seeds.FORMATS.items()},
         "pyjuice": Target("jpc", seeds.pyjuice_seeds(), read),
         "circuit": Target("json", (seeds.DEEPROB, seeds.SPARC, seeds.LINEAR), read),
         "weights": Target(

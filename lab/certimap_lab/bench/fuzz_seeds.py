@@ -111,6 +111,22 @@ EVID = b"2\n1 0 1\n2 0 0 1 2\n"
 MAP = b"0 2\n1 1\n# c\n1\n\n"
 QUERY = b"2 0 1 /* c */\n"
 
+FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is text, by its suffix
+    "bif": (BIF,),
+    "uai": (UAI, MARKOV),
+    "spn": (SPN,),
+    "net": (NET,),
+    "xdsl": (XDSL,),
+    "xmlbif": (XMLBIF,),
+    "dne": (DNE,),
+    "dsl": (DSL,),
+    "dsc": (DSC,),
+    "nnf": (NNF, D4),
+    "sdd": (SDD,),
+    "psdd": (PSDD,),
+    "jpc": (JPC,),
+}
+
 
 def pyjuice_seeds() -> tuple[bytes, ...]:
     """Return a pickle as pyjuice writes it: leaves of two variables, their products, and a sum."""
