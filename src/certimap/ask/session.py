@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from certimap.ask.conflict import with_conflict
-from certimap.core.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
 from certimap.core.query import Query, make_query
@@ -65,7 +65,8 @@ class Session:
         if query is not None:
             from certimap.conversions import condition
 
-            return condition(cast("Model", self.model), query, wants=self.wants, limits=limits)
+            with controlled_by(control):
+                return condition(cast("Model", self.model), query, wants=self.wants, limits=limits)
         posterior = cast("Posterior", self.model)
         if limits.device is None:
             return posterior
@@ -80,7 +81,8 @@ class Session:
         if query is None:
             return cast("Posterior", self.model)
         limits = replace(self.request.limits, control=control)
-        return condition_quickly(cast("Model", self.model), query, limits=limits)
+        with controlled_by(control):
+            return condition_quickly(cast("Model", self.model), query, limits=limits)
 
     @property
     def shares(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,6 +105,20 @@ class Control:
         if n_bytes > limit:
             whose = "the machine leaves" if self.max_memory is None else "max_memory allows"
             raise TooLarge(f"{what} would take {shown_bytes(n_bytes)}, and {whose} {shown_bytes(limit)}")
+
+
+_current: ContextVar[Control | None] = ContextVar("control", default=None)
+current_control = _current.get  # the control of the answer that this thread works on, or None
+
+
+@contextmanager
+def controlled_by(control: Control) -> Generator[None]:
+    """Make a control this thread's current one in the block."""
+    token = _current.set(control)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 GRACE = 0.5  # seconds that a piece of work is allowed to run past the deadline

@@ -177,6 +177,14 @@ class KernelFiles:
             raise DamagedKernel(self.path_of(key))
         return pickle.loads(rest[rest.index(b"\n") + 1 :])
 
+    def has(self, key: Any) -> bool:
+        """Whether a file of the current sources is there; it may be damaged or another user's."""
+        try:
+            with self.path_of(key).open("rb") as file:
+                return file.read(_SIZE) == self._stamp
+        except OSError:
+            return False
+
     def save(self, key: Any, data: Any, record: Record | None = None) -> None:
         """Save data under a key, and remove outdated files.
 
@@ -273,17 +281,13 @@ class KernelCache:
         self.own = KernelFiles(Path(self.cache_path), stem, stamp, source)
         self.shipped = KernelFiles(SHIPPED, stem, stamp, source)
         self._started: dict[str, tuple[float, float]] = {}
+        self._found: dict[Any, list[tuple[KernelFiles, Any]]] = {}
         caches.append(self)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled code of a signature, or None if it must be compiled."""
         target_context.refresh()
-        codegen = target_context.codegen()
-        target = shipped_target()
-        places = [(self.own, self._key(sig, codegen.magic_tuple()))]
-        if target is not None:
-            places.append((self.shipped, self._key(sig, (codegen.magic_tuple()[0], target.name, ""))))
-        for files, key in places:
+        for files, key in self._places(sig, target_context):
             try:
                 data = files.load(key)
                 if data is not None:
@@ -297,6 +301,19 @@ class KernelCache:
                         files.flush()
         self._started[repr(sig)] = (time.thread_time(), _clock.spent)
         return None
+
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Whether compiled code of a signature seems to be on disk."""
+        return any(files.has(key) for files, key in self._places(sig, target_context))
+
+    def _places(self, sig: Any, target_context: Any) -> list[tuple[KernelFiles, Any]]:
+        """Return where the code of a signature may lie, and under which key."""
+        if sig not in self._found:
+            host, target = target_context.codegen().magic_tuple(), shipped_target()
+            self._found[sig] = [(self.own, self._key(sig, host))]
+            if target is not None:
+                self._found[sig].append((self.shipped, self._key(sig, (host[0], target.name, ""))))
+        return self._found[sig]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save the compiled code of a signature if possible."""
@@ -355,10 +372,12 @@ _clock = _Clock()
 caches: list[KernelCache] = []  # of all kernels that this process has imported
 
 
-def keep_on_disk(compiled: Any, function: Any) -> None:
-    """Make a compiled function look for its code on disk, if there is a writable folder."""
+def keep_on_disk(compiled: Any, function: Any) -> bool:
+    """Make a compiled function look for its code on disk; return False without a writable folder."""
     with suppress(RuntimeError):
         compiled._cache = KernelCache(function)
+        return True
+    return False
 
 
 @functools.cache

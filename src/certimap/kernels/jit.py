@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
-import numpy as np
 
 from certimap.kernels.cache import keep_on_disk
+from certimap.kernels.plain import plain, run_plain
+from certimap.kernels.tier import Tier
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = Any  # a number from an array: a machine number inside a kernel, a NumPy scalar outside
@@ -24,22 +25,23 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
 
     def wrap(function: F) -> F:
         if numba.config.DISABLE_JIT:  # pyright: ignore
-            return _quiet(function)
+            return _uncompiled(function)
         compiled: Any = numba.njit(nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
-        keep_on_disk(compiled, function)
+        if keep_on_disk(compiled, function):
+            compiled._compile_for_args = Tier(compiled)
         return compiled
 
     return wrap
 
 
-def _quiet(function: F) -> F:
-    """Silence warnings on integer overflow and division by zero in an uncompiled kernel, as in compiled ones."""
+def _uncompiled(function: F) -> F:
+    """Return a kernel as Python, for runs without compilation."""
 
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*arguments)
+        return run_plain(plain(function), arguments)
 
+    run.__dict__["py_func"] = function
     return cast(F, run)
 
 
@@ -48,6 +50,8 @@ def jit_part(function: F) -> F:
 
     It gets no entry point from Python, which would take most of a small function's compilation time.
     """
+    if numba.config.DISABLE_JIT:  # pyright: ignore
+        return _uncompiled(function)
     return numba.njit(  # pyright: ignore
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )(function)

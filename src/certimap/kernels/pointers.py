@@ -7,6 +7,7 @@ that numba can compile. An address is stored in an int64 array; with compilation
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -64,7 +65,18 @@ def _caller(with_stream: bool) -> Any:
     ) -> Any:
         return _real(types.int64, *[_real] * 6, stream), generate
 
-    return intrinsic(call_with_stream if with_stream else call)
+    found = intrinsic(call_with_stream if with_stream else call)
+    found.as_python = _call_by_address
+    return found
+
+
+def _call_by_address(address: int, *values: Any) -> float:
+    """Call an address from Python."""
+    pointer = values[6].ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)) if len(values) > 6 else None
+    kinds = [ctypes.c_double] * 6 + ([] if pointer is None else [ctypes.c_void_p])
+    return ctypes.CFUNCTYPE(ctypes.c_double, *kinds)(int(address))(
+        *values[:6], *([pointer] * (pointer is not None))
+    )
 
 
 if numba.config.DISABLE_JIT:

@@ -16,7 +16,7 @@ from certimap.certify.external import own_source
 from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.core.arguments import seed_checked
-from certimap.core.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
@@ -88,7 +88,7 @@ def run(
     if external is not None:
         ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
-    with interruptible(control) as interrupts, history:
+    with interruptible(control) as interrupts, history, controlled_by(control):
         try:
             status = _loop(posterior, chosen, ledger, history, seed, request.warm_start)
         except KeyboardInterrupt:

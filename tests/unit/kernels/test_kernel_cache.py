@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import pytest
 
-from certimap.kernels import cache
+from certimap.kernels import cache, tier
 from certimap.kernels.cache import KernelFiles, source_stamp
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
@@ -32,6 +32,7 @@ def double(x):
 def kernel(tmp_path, monkeypatch):
     """Return what imports a kernel afresh, as a new process would: its function, and the warnings on the way."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(tier, "patience", 0.0)  # not as Python
     source = tmp_path / "kernel_of_a_test.py"
     source.write_text(KERNEL)
 
@@ -233,6 +234,8 @@ def test_who_is_trusted(tmp_path, monkeypatch):
 
 SHIP = """
 import importlib.util, sys
+from certimap.kernels.tier import compile_first
+compile_first()
 spec = importlib.util.spec_from_file_location("kernel_of_a_test", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = module
@@ -308,6 +311,8 @@ SCRIPT = """
 import sys
 import numpy as np
 from certimap.kernels.hashing import running_sums
+from certimap.kernels.tier import compile_first
+compile_first()
 sums, lost = np.empty(2), np.empty(2)
 running_sums(np.log(np.array([0.25, 0.5])), 0.0, 0.0, sums, lost)
 assert sums.tolist() == [0.25, 0.75], sums

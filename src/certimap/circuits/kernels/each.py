@@ -31,7 +31,7 @@ class Places(NamedTuple):
     n_rows: int
 
 
-@jit(fastmath={"contract"})
+@jit()
 def _forward_binary(
     leaf: Scalar, column: Scalar, first: Floats, second: Floats, inputs: NDArray[Any], at: Scalar, values: Floats
 ) -> None:
@@ -42,7 +42,7 @@ def _forward_binary(
         values[at + 1, b] = values[at, b] * factor
 
 
-@jit(fastmath={"contract"})
+@jit()
 def _backward_binary(
     leaf: Scalar,
     column: Scalar,
@@ -61,7 +61,7 @@ def _backward_binary(
         values[suffix_at, b] *= p0 * inputs[column, b] + p1 * inputs[column + 1, b]
 
 
-@jit(fastmath={"contract"})
+@jit()
 def _credit_binary(p0: Scalar, p1: Scalar, at: Scalar, row: Scalar, values: Floats) -> None:
     """Credit both states of a binary variable in rows `row` and `row + 1`, both without counts."""
     for b in range(values.shape[1]):

@@ -16,7 +16,7 @@ from certimap.kernels.jit import jit
 POINT, MASS = 0, 1
 
 
-@jit(fastmath={"contract"})
+@jit()
 def multiply_binary_points(
     start: Scalar,
     stop: Scalar,
@@ -53,7 +53,7 @@ def multiply_binary_points(
         leaf += 1
 
 
-@jit(fastmath={"contract"})
+@jit()
 def multiply_binary_boxes(
     start: Scalar,
     stop: Scalar,
@@ -75,7 +75,7 @@ def multiply_binary_boxes(
             out[b] *= p0 * m0[b] + p1 * m1[b]
 
 
-@jit(fastmath={"contract"})
+@jit()
 def leaf_values(
     mode: int,
     variable: Scalar,
@@ -167,14 +167,14 @@ def real_leaf(
         out[b], count[b] = from_log(result)
 
 
-@jit(fastmath={"contract"})
+@jit()
 def multiply_row(k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
     """Multiply row `at` by row `k`."""
     for b in range(values.shape[1]):
         values[at, b] *= values[k, b]
 
 
-@jit(fastmath={"contract"})
+@jit()
 def multiply_wide_binary_points(
     start: Scalar,
     stop: Scalar,

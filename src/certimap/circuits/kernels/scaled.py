@@ -101,7 +101,7 @@ def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, co
             counts[at, b] = min(weight_count if values[k, b] > 0.0 else NEVER, counts[at, b])
 
 
-@jit(fastmath={"contract"})
+@jit()
 def credit(weight: Scalar, source: Scalar, target: Scalar, values: Floats) -> None:
     """Add `weight` times row `source` to row `target`; both without counts."""
     for b in range(values.shape[1]):
@@ -127,7 +127,7 @@ def credit_mixed(
     credit_aligned(weight, weight_count, source, target, values, counts, has)
 
 
-@jit(fastmath={"contract"})
+@jit()
 def credit_aligned(
     weight: Scalar,
     weight_count: Scalar,

@@ -10,7 +10,7 @@ from certimap.circuits.kernels.scaled import NEVER, lower_counts, shift_of
 from certimap.kernels.jit import jit
 
 
-@jit(fastmath={"contract"})
+@jit()
 def add_children(
     start: Scalar,
     stop: Scalar,
@@ -32,7 +32,7 @@ def add_children(
             out[b] += weight * child[b]
 
 
-@jit(fastmath={"contract"})
+@jit()
 def add_aligned(
     weight: Scalar,
     weight_count: Scalar,

@@ -1,0 +1,101 @@
+"""A process that compiles kernels for this one, and ends by itself when nothing is left to do.
+
+It outlives this process if that ends first, until it has compiled what was requested: the kernels are on disk then
+for the next one. Requests pass through a file, so that neither process waits for the other. The last one is served
+first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, BinaryIO
+
+IDLE = 3.0  # seconds without a request after which the process ends
+_TICK = 0.02  # seconds between two looks for requests
+_HEAD = 8  # bytes for the length of a request
+_lock = threading.Lock()
+_started: dict[int, tuple[subprocess.Popen[bytes], int]] = {}  # with the file, by parent: a fork starts its own
+
+
+def compile_soon(kernel: Any, signature: tuple[Any, ...]) -> bool:
+    """Request a kernel for argument types; return whether a process is there to compile it."""
+    function = kernel.py_func
+    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not kernel:
+        return False
+    dumps: Any = import_module("numba.core.serialize").dumps
+    request = dumps((function.__module__, function.__qualname__, signature))
+    try:
+        with _lock:
+            if not is_at_work():
+                if os.getpid() in _started:
+                    os.close(_started.pop(os.getpid())[1])
+                _started[os.getpid()] = _start()
+            os.write(_started[os.getpid()][1], len(request).to_bytes(_HEAD, "little") + request)
+    except OSError:  # there can be no process, or no file
+        return False
+    return True
+
+
+def is_at_work() -> bool:
+    """Whether the process still serves requests."""
+    here = os.getpid()
+    return here in _started and _started[here][0].poll() is None
+
+
+def _start() -> tuple[subprocess.Popen[bytes], int]:
+    number, path = tempfile.mkstemp(prefix="certimap-kernels-")
+    program = f"from certimap.kernels.background import serve; serve({path!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
+        start_new_session=True,  # so that Ctrl-C does not reach it
+    )
+    atexit.register(setattr, process, "returncode", 0)  # it may outlive this process, without a warning
+    return process, number
+
+
+def serve(path: str) -> None:
+    """Compile the requests in a file, to which another process adds."""
+    with suppress(OSError, AttributeError):
+        os.nice(5)
+    waiting: list[bytes] = []
+    looked = time.monotonic()
+    with open(path, "rb") as file:
+        with suppress(OSError):  # Windows keeps the names of open files
+            os.unlink(path)
+        while waiting or time.monotonic() < looked + IDLE:
+            waiting += _requests(file)
+            if not waiting:
+                time.sleep(_TICK)
+                continue
+            module, name, signature = pickle.loads(waiting.pop())
+            kernel: Any = getattr(import_module(module), name)
+            kernel.compile(signature)
+            if not kernel._cache.has(signature, kernel.targetctx):
+                sys.exit("the kernel could not be kept")
+            looked = time.monotonic()
+
+
+def _requests(file: BinaryIO) -> list[bytes]:
+    """Return the complete requests that a file has got since the last call."""
+    found: list[bytes] = []
+    while True:
+        head = file.read(_HEAD)
+        length = int.from_bytes(head, "little")
+        content = file.read(length)
+        if len(head) < _HEAD or len(content) < length:
+            file.seek(-len(head) - len(content), os.SEEK_CUR)
+            return found
+        found.append(content)

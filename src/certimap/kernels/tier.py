@@ -1,0 +1,165 @@
+"""Kernels that are not compiled yet: small calls run as Python while another process compiles.
+
+A call is small if its arrays are. A kernel has `patience` seconds as Python; the call that reaches them is undone,
+and repeated by compiled code. `plain` gives the numbers of compiled code bit for bit, so no answer depends on when
+compilation ends. Where a time limit is near, the calling thread does not compile but waits for the other process
+until the limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.core.control import current_control
+from certimap.kernels import background
+from certimap.kernels.plain import NotPlain, plain, run_plain
+
+ENTRIES = 50_000  # of all arrays of a call that may run as Python
+patience = 0.3  # seconds of a kernel as Python
+GRACE = 0.8  # seconds of a kernel as Python after the end of the time limit
+longest = 30.0  # seconds that compiling a kernel may take, on a busy machine
+_TICK = 0.01  # seconds between two looks at what runs or is awaited
+
+
+class Tier:
+    """Takes the place of a dispatcher's `_compile_for_args`, which returns what is to be called with arguments.
+
+    Parameters
+    ----------
+    kernel
+        Numba's dispatcher, with a `KernelCache`.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel, self._compile = kernel, kernel._compile_for_args
+        self._spent = 0.0
+        self._requested: set[tuple[Any, ...]] = set()
+        self._copy: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Callable[..., Any]:
+        signature = tuple(self._kernel.typeof_pyval(value) for value in arguments)
+        if self._is_on_disk(signature):
+            return self._compile(*arguments)
+        try:
+            self._copy = self._copy or plain(self._kernel.py_func)
+        except NotPlain:
+            return self._compile(*arguments)
+        if self._spent < patience and sum(array.size for array in _arrays(arguments)) <= ENTRIES:
+            if signature not in self._requested:
+                self._requested.add(signature)
+                background.compile_soon(self._kernel, signature)
+            return functools.partial(
+                self._tried, patience - self._spent, functools.partial(self._compiled, signature)
+            )
+        return self._compiled(signature, *arguments)
+
+    def _is_on_disk(self, signature: tuple[Any, ...]) -> bool:
+        return self._kernel._cache.has(signature, self._kernel.targetctx)
+
+    def _tried(self, seconds: float, otherwise: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of a call as Python; of what `otherwise` returns if that takes too long or raises."""
+        kept = [(array, array.copy()) for array in _arrays(arguments) if array.flags.writeable]
+        started = time.perf_counter()
+        assert self._copy is not None
+        try:
+            return _within(seconds, self._copy, arguments)
+        except BaseException as error:
+            for array, content in kept:
+                array[...] = content
+            if not isinstance(error, (Exception, _Undone)):  # the user interrupts
+                raise
+            self._spent = patience  # Python raises for a division by zero, for instance
+        finally:
+            self._spent += time.perf_counter() - started
+        return otherwise(*arguments)(*arguments)
+
+    def _compiled(self, signature: tuple[Any, ...], *arguments: Any) -> Callable[..., Any]:
+        """Return compiled code, or Python for the last steps after a time limit.
+
+        Raises TimeUp if the limit ends the wait for another process.
+        """
+        control = current_control()
+        if (
+            control is None
+            or control.seconds_left > longest
+            or not background.compile_soon(self._kernel, signature)
+        ):
+            return self._compile(*arguments)
+        last_steps = control.is_late
+        while background.is_at_work() and not self._is_on_disk(signature):
+            if control.is_late and (last_steps or control.busy):
+                return functools.partial(self._tried, GRACE, self._compile)
+            control.check("compiling kernels")
+            time.sleep(_TICK)
+        return self._compile(*arguments)
+
+
+def compile_first() -> None:
+    """From now on compile every kernel of this process at its first call, whatever the time limit."""
+    global patience, longest
+    patience, longest = 0.0, -1.0
+
+
+def _arrays(values: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
+    """Yield the arrays among arguments, those in tuples included."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _arrays(cast(tuple[Any, ...], value))
+
+
+class _Undone(BaseException):
+    """Raised inside a Python run whose time is up."""
+
+
+_lock = threading.Lock()
+_awake = threading.Event()
+_running: dict[object, tuple[int, float]] = {}  # thread, and end by time.perf_counter(), of each Python run
+_raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+def _within(seconds: float, copy: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return a call's result, or raise _Undone when `seconds` have passed."""
+    run, thread = object(), threading.get_ident()
+    _running[run] = (thread, time.perf_counter() + seconds)
+    _watch()
+    _awake.set()
+    try:
+        return run_plain(copy, arguments)
+    finally:
+        with _lock:
+            _running.pop(run, None)
+        _raise_in(ctypes.c_ulong(thread), None)  # takes back what was sent and has not arrived
+
+
+@functools.cache
+def _watch() -> None:
+    """Start the thread that ends Python runs."""
+    threading.Thread(target=_end_runs, daemon=True, name="certimap kernels").start()
+
+
+def _end_runs() -> None:
+    while True:
+        _awake.wait()
+        _awake.clear()
+        while _running:
+            time.sleep(_TICK)
+            with _lock:
+                for run, (thread, end) in list(_running.items()):
+                    if time.perf_counter() >= end:
+                        del _running[run]
+                        _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
+
+
+if hasattr(os, "register_at_fork"):  # a child has no such thread
+    os.register_at_fork(after_in_child=_watch.cache_clear)

@@ -1,0 +1,268 @@
+"""Kernels as Python until they are compiled."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numba
+import numpy as np
+import pytest
+
+from certimap.core.control import Control, TimeUp, controlled_by
+from certimap.kernels import background, tier
+from certimap.kernels.jit import jit
+from certimap.kernels.plain import NotPlain, plain, run_plain
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+
+
+@jit()
+def doubled(values: np.ndarray) -> float:
+    for i in range(values.shape[0]):
+        values[i] *= 2.0
+    return values[0]
+
+
+@jit()
+def exp_of(x: float) -> float:
+    return np.exp(x)
+
+
+@jit()
+def inverse(values: np.ndarray, x: float) -> float:
+    values[0] += 1.0
+    return 1.0 / x
+
+
+class Stand:
+    """A dispatcher that compiles nothing, but counts how often it is told to."""
+
+    def __init__(self, function, on_disk=False):
+        self.py_func, self.targetctx, self._cache = function, None, self
+        self.on_disk, self.compiled = on_disk, 0
+
+    def typeof_pyval(self, value):
+        return type(value)
+
+    def has(self, signature, context):
+        return self.on_disk
+
+    def _compile_for_args(self, *arguments):
+        self.compiled += 1
+        return self.py_func
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The signatures requested from another process, which never ends its work."""
+    found = []
+    monkeypatch.setattr(background, "compile_soon", lambda kernel, signature: found.append(signature) or True)
+    monkeypatch.setattr(background, "is_at_work", lambda: True)
+    return found
+
+
+def call(kernel, *arguments):
+    return kernel(*arguments)(*arguments)
+
+
+def test_small_calls_run_as_python_and_are_compiled_elsewhere(asked):
+    stand, values = Stand(doubled.py_func), np.ones(3)
+    kernel = tier.Tier(stand)
+    assert [call(kernel, values) for _ in range(2)] == [2.0, 4.0]
+    assert type(call(kernel, values)) is float
+    assert (stand.compiled, len(asked)) == (0, 1)
+    stand.on_disk = True
+    assert call(kernel, values) == 16.0
+    assert stand.compiled == 1
+
+
+def test_large_calls_are_compiled(asked):
+    stand = Stand(doubled.py_func)
+    call(tier.Tier(stand), np.ones(tier.ENTRIES))
+    assert stand.compiled == 0
+    call(tier.Tier(stand), np.ones(tier.ENTRIES + 1))
+    assert stand.compiled == 1
+
+
+def endless(values):
+    values[0] += 1.0
+    while values[0] > 1.0:
+        values[1] += 1.0
+    return values[0]
+
+
+def test_a_long_run_is_undone(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.03)
+    stand, values = Stand(endless), np.array([1.0, 0.0])
+    kept = values.copy()
+    kernel = tier.Tier(stand)
+    kernel._compile = lambda *arguments: lambda given: given.tolist()
+    assert call(kernel, values) == kept.tolist()
+    assert not tier._running
+    time.sleep(2 * tier._TICK)  # nothing is raised afterwards
+    assert call(kernel, values) == kept.tolist()
+
+
+def test_what_python_refuses_is_compiled(asked):
+    values = np.zeros(1)
+    stand = Stand(inverse.py_func)
+    kernel = tier.Tier(stand)
+    kernel._compile = lambda *arguments: lambda given, x: float(given[0])
+    assert call(kernel, values, 0.0) == 0.0  # undone before
+    assert inverse(np.zeros(1), 0.0) == math.inf
+
+
+def interrupting(values):
+    values[0] = 7.0
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_arrays_as_they_were(asked):
+    values = np.zeros(1)
+    with pytest.raises(KeyboardInterrupt):
+        call(tier.Tier(Stand(interrupting)), values)
+    assert values[0] == 0.0
+
+
+def test_the_time_limit_ends_the_wait(asked):
+    stand = Stand(doubled.py_func)
+    kernel, values = tier.Tier(stand), np.ones(tier.ENTRIES + 1)
+    with controlled_by(Control.starting_now(0.05)), pytest.raises(TimeUp, match="compiling kernels"):
+        call(kernel, values)
+    assert (stand.compiled, values[0]) == (0, 1.0)
+    with controlled_by(Control.starting_now(0.0)):  # a last step after the limit
+        assert call(kernel, values) == 2.0
+    assert stand.compiled == 0
+    call(kernel, values)
+    assert stand.compiled == 1
+
+
+def test_the_wait_ends_with_the_other_process(asked, monkeypatch):
+    monkeypatch.setattr(background, "is_at_work", lambda: False)
+    stand = Stand(doubled.py_func)
+    with controlled_by(Control.starting_now(20.0)):
+        call(tier.Tier(stand), np.ones(tier.ENTRIES + 1))
+    assert stand.compiled == 1
+
+
+def test_kernels_that_may_reorder_sums_are_never_python(asked):
+    from certimap.learn.kernels import rows
+
+    for kernel in (rows._squared_distance, rows.k_means, rows.k_means):
+        with pytest.raises(NotPlain):
+            plain(kernel.py_func)
+    stand = Stand(rows._squared_distance.py_func)
+    call(tier.Tier(stand), np.ones(2, np.float32), np.ones(2, np.float32))
+    assert (stand.compiled, asked) == (1, [])
+
+
+def test_exp_and_log_are_those_of_the_c_library():
+    from certimap.kernels.hashing import running_sums
+
+    x = np.random.default_rng(0).normal(size=200) * 10.0
+    found = np.empty((2, 2, 200))
+    running_sums(x, 0.0, 0.0, *found[0])
+    run_plain(plain(running_sums.py_func), (x, 0.0, 0.0, *found[1]))
+    assert found[0].tobytes() == found[1].tobytes()
+    running_sums(np.array([1e3]), 0.0, 0.0, *found[0])
+    run_plain(plain(running_sums.py_func), (np.array([1e3]), 0.0, 0.0, *found[1]))
+    assert found[0, 0, 0] == found[1, 0, 0] == np.inf
+
+
+def test_a_request_is_read_when_it_is_complete():
+    content = b"".join(len(word).to_bytes(8, "little") + word for word in (b"first", b"second"))
+    file = io.BytesIO(content[:-2])
+    assert background._requests(file) == [b"first"]
+    file.seek(0, 2)
+    file.write(content[-2:])
+    file.seek(13)
+    assert background._requests(file) == [b"second"]
+
+
+def test_runs_on_many_threads(asked):
+    kernel, values = tier.Tier(Stand(doubled.py_func)), np.ones((8, 4))
+    threads = [threading.Thread(target=call, args=(kernel, row)) for row in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (values == 2.0).all()
+
+
+IN_THE_BACKGROUND = """
+import time
+import numpy as np
+from certimap.kernels.hashing import running_sums
+def run():
+    found = np.empty((2, 3))
+    running_sums(np.zeros(3), 0.0, 0.0, *found)
+    return found.tolist(), len(running_sums.overloads)
+asked = run()
+while run()[1] == 0:
+    time.sleep(0.1)
+print(asked, run(), sum(running_sums.stats.cache_hits.values()))
+"""
+
+
+def program(code, folder):
+    """Run a program that finds no compiled kernel."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": os.fspath(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_another_process_compiles(tmp_path):
+    sums = [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]
+    assert program(IN_THE_BACKGROUND, tmp_path).split("\n")[0] == f"({sums}, 0) ({sums}, 1) 1"
+
+
+UNDER_A_LIMIT = """
+import json
+from numba.core import event
+import numpy as np, certimap as cm
+
+class Compilations(event.Listener):
+    n = 0
+    def on_start(self, event):
+        self.n += 1
+    def on_end(self, event):
+        pass
+
+compilations = Compilations()
+event.register("numba:compile", compilations)
+rng = np.random.default_rng(0)
+edges = [(i, i + 1) for i in range(196) if (i + 1) % 14] + [(i, i + 14) for i in range(182)]
+factors = [cm.Factor(edge, rng.gamma(1.0, size=(2, 2))) for edge in edges]
+grid = cm.MarkovNetwork(cm.Domain.of_sizes([2] * 196), factors)
+mixture = cm.GaussianMixture([0.3, 0.7], rng.normal(size=(2, 2)), np.array([np.eye(2), 2 * np.eye(2)]))
+discrete = cm.BayesianNetwork.from_cpts({"d": [0, 1]}, {}, {"d": [0.4, 0.6]})
+nodes = [cm.LinearGaussian("x", ["d"], [0.0, 2.0], (), [1.0, 0.5]), cm.LinearGaussian("y", ["x"], 1.0, [0.5], 1.0)]
+linear = cm.LinearGaussianNetwork(nodes, discrete)
+chain = cm.hidden_markov_model(*(rng.dirichlet(np.ones(3), size) for size in (None, 3, 3)), steps=10)
+for model, evidence in ((grid, None), (mixture, None), (linear, {"y": 1.0}), (chain, {"symbol0": 1})):
+    result = cm.map_query(model, None, evidence, rng=0, progress=False, time_limit=LIMIT)
+    bounds = (result.log_joint, result.log_joint_upper_bound)
+    print(json.dumps((*bounds, str(result.certificate.kind))))
+print(compilations.n)
+"""
+
+
+def test_a_time_limit_includes_compilation(tmp_path):
+    *cold, n_compiled = program(UNDER_A_LIMIT.replace("LIMIT", "2.0"), tmp_path / "none").splitlines()
+    *warm, _ = program(UNDER_A_LIMIT.replace("LIMIT", "None"), numba.config.CACHE_DIR).splitlines()
+    assert n_compiled == "0"
+    for found, truth in zip(map(json.loads, cold), map(json.loads, warm), strict=True):
+        assert found[0] <= truth[1] + 1e-9
+        assert found[1] >= truth[0] - 1e-9
+        if "exact" in found[2].lower():
+            assert found[0] == pytest.approx(truth[0], abs=1e-8)
