@@ -20,8 +20,9 @@ class NotPlain(Exception):
     """A kernel as Python would give other numbers than compiled."""
 
 
+Names = dict[str, object]  # of a module
 _lock = threading.RLock()
-_namespaces: dict[int, dict[str, Any] | NotPlain] = {}  # of copied functions, by the identity of their module's
+_namespaces: dict[int, Names | NotPlain] = {}  # of copied functions, by the identity of their module's
 
 
 def plain(function: Any) -> Callable[..., Any]:
@@ -40,7 +41,7 @@ def run_plain(copy: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return _boxed(copy(*arguments))
 
 
-def _namespace(names: dict[str, Any]) -> dict[str, Any]:
+def _namespace(names: Names) -> Names:
     """Return the copy of a module's names; an unfinished one is seen by nobody else."""
     with _lock:
         found = _namespaces.get(id(names))

@@ -27,7 +27,6 @@ from certimap.networks.kernels.orders import (
     NeighbourLists,
     OrderRule,
 )
-from certimap.networks.small_orders import least_fill
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,7 +46,6 @@ TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
 SLICE = 4_000_000  # visits between two checks of the clock
 PATIENCE = 200  # tries without a better order, and two for each one before the last better one, until they end
 WORK_PER_TRY = 10_000  # fixed cost of a try, in visits
-SMALL = 1024  # entries of lists of neighbours up to which least fill takes milliseconds without a kernel
 KEPT_TRIES = 4  # of this many tries, all but one keep a random beginning of the best order
 _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
@@ -81,9 +79,6 @@ def min_fill(
     """
     search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
     rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
-    small = search.small(rule, query, most_entries)
-    if small is not None:
-        return small
     found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
     return None if found is None else search.measured(found.order, query)
 
@@ -110,11 +105,7 @@ def best_order(
     order is reverse Cuthill and McKee's (1969), which is best on grids.
     """
     search = _Search(scopes, sizes, {}, control, seed)
-    rule = OrderRule(FILL, _UNLIMITED, -1.0, 0.0)
-    small = search.small(rule, ())
-    if small is not None:
-        return small  # a search would cost more than it can save
-    best = search.greedy(rule)
+    best = search.greedy(OrderRule(FILL, _UNLIMITED, -1.0, 0.0))
     assert best is not None  # no total is too large
     for tries, most in ((search.exact_tries(), math.inf), (search.random_tries(), LITTLE)):
         n_tries = n_useful = 0
@@ -221,29 +212,6 @@ class _Search:
         if math.isfinite(seconds):  # in powers of two, so that it does not depend on the last millisecond
             effort = min(effort, 2.0 ** math.floor(math.log2(max(seconds, 1e-6) * TIME_SHARE * VISITS_PER_SECOND)))
         return min(effort, worth)
-
-    def small(self, rule: OrderRule, query: Collection[int], most_entries: float = math.inf) -> Elimination | None:
-        """Return the measured order of least fill of a small graph without a kernel; None for other graphs.
-
-        Kernels take seconds to compile. A graph is small that has few edges, and a cheap order: eliminating in it
-        costs less than one try to better it. Raises TimeUp when the time is up.
-        """
-        if len(self.near) > SMALL:
-            return None
-        self.control.check(_ORDERING)
-        near, starts, variables = self.near.tolist(), self.pointers.tolist(), self.variables
-        found = least_fill(
-            [set(near[a:b]) for a, b in itertools.pairwise(starts)],
-            _own(self.log2).tolist(),
-            self.stage.tolist(),
-            rule,
-            min(most_entries, WORK_PER_TRY / SHARE),
-        )
-        if found is None:
-            return None
-        place = {v: i for i, (v, _) in enumerate(found)}
-        separators = [tuple(variables[u] for u in sorted(around, key=place.__getitem__)) for _, around in found]
-        return measure([variables[v] for v, _ in found], separators, self.sizes, query)
 
     def exact_tries(self) -> Iterator[_Try]:
         """Yield the deterministic tries."""

@@ -63,34 +63,6 @@ def test_cliques_and_sizes_are_those_of_joining_neighbours(seed):
         assert order.log2_size == pytest.approx(math.log2(sum(clique)))
 
 
-@pytest.mark.parametrize("n", [2, 6, 14, 40])
-@pytest.mark.parametrize("seed", range(60))
-def test_small_graphs_get_the_order_of_the_kernel(seed, n, monkeypatch):
-    scopes, sizes = random_graph(seed, n)
-    rng = np.random.default_rng(seed)
-    limit, most_entries = float(rng.integers(3, 14)), 2.0 ** float(rng.integers(4, 16))
-    query, asked = (rng.permutation(sorted(sizes))[: rng.integers(0, n)].tolist() for _ in range(2))
-
-    def found():
-        return [
-            min_fill(scopes, sizes, query=query),
-            min_fill(scopes, sizes, query, limit, query=asked, most_entries=most_entries),
-            best_order(scopes, sizes, effort=1e5),
-        ]
-
-    small = found()
-    monkeypatch.setattr(orders, "SMALL", -1)
-    assert small == found()
-
-
-def test_small_graphs_need_no_kernel(monkeypatch):
-    monkeypatch.setattr(orders, "kernels", None)
-    for steps in (1, 2, 20, 200):
-        chain, sizes = [(i, i + 1) for i in range(steps)], dict.fromkeys(range(steps + 1), 3)
-        assert best_order(chain, sizes).log2_largest == pytest.approx(2 * math.log2(3))
-        assert min_fill(chain, sizes, range(steps), 12.0) is not None
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_hidden_variables_go_first_while_their_cliques_are_small(seed):
     scopes, sizes = random_graph(seed)
