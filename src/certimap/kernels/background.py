@@ -68,8 +68,6 @@ def _start() -> tuple[subprocess.Popen[bytes], int]:
 
 def serve(path: str) -> None:
     """Compile the requests in a file, to which another process adds."""
-    with suppress(OSError, AttributeError):
-        os.nice(5)
     waiting: list[bytes] = []
     looked = time.monotonic()
     with open(path, "rb") as file:

@@ -24,9 +24,10 @@ from certimap.kernels import background
 from certimap.kernels.plain import NotPlain, plain, run_plain
 
 ENTRIES = 50_000  # of all arrays of a call that may run as Python
-patience = 0.3  # seconds of a kernel as Python
-GRACE = 0.8  # seconds of a kernel as Python after the end of the time limit
+patience = 0.3  # seconds of processor time of a kernel as Python
+GRACE = 0.3  # seconds of a kernel as Python after the end of the time limit
 longest = 30.0  # seconds that compiling a kernel may take, on a busy machine
+_BUSY = 3.0  # seconds on a clock that one of processor time may take, on a busy machine
 _TICK = 0.01  # seconds between two looks at what runs or is awaited
 
 
@@ -68,10 +69,10 @@ class Tier:
     def _tried(self, seconds: float, otherwise: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a call as Python; of what `otherwise` returns if that takes too long or raises."""
         kept = [(array, array.copy()) for array in _arrays(arguments) if array.flags.writeable]
-        started = time.perf_counter()
+        started = time.thread_time()
         assert self._copy is not None
         try:
-            return _within(seconds, self._copy, arguments)
+            return _within(_BUSY * seconds, self._copy, arguments)
         except BaseException as error:
             for array, content in kept:
                 array[...] = content
@@ -79,7 +80,7 @@ class Tier:
                 raise
             self._spent = patience  # Python raises for a division by zero, for instance
         finally:
-            self._spent += time.perf_counter() - started
+            self._spent += time.thread_time() - started
         return otherwise(*arguments)(*arguments)
 
     def _compiled(self, signature: tuple[Any, ...], *arguments: Any) -> Callable[..., Any]:

@@ -250,9 +250,12 @@ nodes = [cm.LinearGaussian("x", ["d"], [0.0, 2.0], (), [1.0, 0.5]), cm.LinearGau
 linear = cm.LinearGaussianNetwork(nodes, discrete)
 chain = cm.hidden_markov_model(*(rng.dirichlet(np.ones(3), size) for size in (None, 3, 3)), steps=10)
 for model, evidence in ((grid, None), (mixture, None), (linear, {"y": 1.0}), (chain, {"symbol0": 1})):
-    result = cm.map_query(model, None, evidence, rng=0, progress=False, time_limit=LIMIT)
-    bounds = (result.log_joint, result.log_joint_upper_bound)
-    print(json.dumps((*bounds, str(result.certificate.kind))))
+    try:
+        result = cm.map_query(model, None, evidence, rng=0, progress=False, time_limit=LIMIT)
+        bounds = (result.log_joint, result.log_joint_upper_bound)
+        print(json.dumps((*bounds, str(result.certificate.kind))))
+    except cm.TooLarge:  # no time for any answer
+        print(json.dumps((-np.inf, np.inf, "")))
 print(compilations.n)
 """
 
