@@ -22,27 +22,17 @@ class BucketArrays(NamedTuple):
     """An elimination laid out flat: variables by their places in the order, buckets by those of their variables.
 
     What is multiplied are pieces, in one buffer: first all tables, then the messages of all buckets.
-
-    Attributes
-    ----------
-    sizes
-        The number of states of each variable.
-    members
-        The variables of all pieces, axes in the order of their entries; before those of a message stands the
-        variable that was eliminated for it.
-    first, last
-        Where the variables of each piece lie among the members.
-    start
-        Where the entries of each piece lie in the buffer; -1 for messages too large to be there.
-    input_ptr, inputs
-        The pieces that each bucket multiplies.
     """
 
-    sizes: Ints
+    sizes: Ints  # the number of states of each variable
+    # the variables of all pieces, axes in the order of their entries; before those of a message stands the
+    # variable that was eliminated for it
     members: Ints
+    # first, last: where the variables of each piece lie among the members
     first: Ints
     last: Ints
-    start: Ints
+    start: Ints  # where the entries of each piece lie in the buffer; -1 for messages too large to be there
+    # input_ptr, inputs: the pieces that each bucket multiplies
     input_ptr: Ints
     inputs: Ints
 
@@ -104,18 +94,11 @@ def max_buckets(
 ) -> bool:
     """Maximise variables out, from bucket number `first` to the one before `last`; return whether all is possible.
 
-    Parameters
-    ----------
-    lowers
-        Take the largest entry off each message, and raise its finite entries to `lowest`.
-    acc
-        Room for one product.
-    buffer
-        The entries of all pieces, in units; messages, which are maxima, are written.
-    best
-        Written where each message lies: the first states that attain its entries.
-    tops
-        Written: what was taken off each message; of one without a separator, its value.
+    `lowers`: take the largest entry off each message, and raise its finite entries to `lowest`.
+    `acc`: room for one product.
+    `buffer`: the entries of all pieces, in units; messages, which are maxima, are written.
+    `best`: written where each message lies: the first states that attain its entries.
+    `tops`: written: what was taken off each message; of one without a separator, its value.
     """
     n_tables = len(a.start) - len(a.sizes)
     for i in range(first, last):
@@ -179,25 +162,16 @@ def sum_buckets(
 ) -> int:
     """Sum variables out, from bucket number `first` to the one before `last`.
 
-    Parameters
-    ----------
-    safe_log2
-        Give up where a product might have a positive entry of a lower log base 2.
-    acc
-        Room for one product.
-    buffer
-        The entries of all pieces: tables, each scaled to a largest entry of about 1; sums over a power of two,
-        so that the largest entry of each lies in [0.5, 1), are written.
-    log2_least
-        For each piece at most log base 2 of its least positive entry; those of messages are written.
-    log_roots
-        Written: natural logs of the sums without a separator, their powers of two apart.
-    totals
-        Shape (2,): the sum of all exponents, and how many roundings entries may have gone through, are added.
+    `safe_log2`: give up where a product might have a positive entry of a lower log base 2.
+    `acc`: room for one product.
+    `buffer`: the entries of all pieces: tables, each scaled to a largest entry of about 1; sums over a power of
+    two, so that the largest entry of each lies in [0.5, 1), are written.
+    `log2_least`: for each piece at most log base 2 of its least positive entry; those of messages are written.
+    `log_roots`: written: natural logs of the sums without a separator, their powers of two apart.
+    `totals`: shape (2,): the sum of all exponents, and how many roundings entries may have gone through, are
+    added.
 
-    Returns
-    -------
-    `DONE`; `IMPOSSIBLE` when a sum is 0 everywhere; `UNSAFE` when it gave up.
+    Returns `DONE`; `IMPOSSIBLE` when a sum is 0 everywhere; `UNSAFE` when it gave up.
     """
     n_tables = len(a.start) - len(a.sizes)
     for i in range(first, last):

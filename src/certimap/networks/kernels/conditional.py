@@ -21,50 +21,40 @@ Ints = NDArray[np.int64]
 
 
 class SumArrays(NamedTuple):
-    """One region per eliminated variable, children before parents; the last region's separator is empty.
+    """One region per eliminated variable, children before parents; the last region's separator is empty."""
 
-    Attributes
-    ----------
-    own
-        The number of states of each region's own variable.
-    axis_ptr, axis_sizes
-        The numbers of states of each separator's variables.
-    message_start, message_size
-        Where each message lies in a buffer that messages share: one that was received makes room for others.
-    input_ptr, input_start, children, stride_ptr, strides
-        The inputs of each region: its local table (which starts at 0; no child, -1), then its children's
-        messages; for each axis (the own variable last) and input the stride, inputs fastest.
-    local_ptr, local_axis_ptr, local_sizes
-        The extent of each local table, and the numbers of states of its axes.
-    table_ptr, table_start, table_stride_ptr, table_strides
-        The tables multiplied into each local table, where they start among `log_tables`, and their strides along
-        its axes.
-    query_ptr, query_columns, query_strides
-        Of each table: the columns of a point that select from it, and their strides.
-    tables, log_tables
-        The entries, scaled to a largest entry of 1 per table, and their natural logs.
-    """
-
-    own: Ints
+    own: Ints  # the number of states of each region's own variable
+    # axis_ptr, axis_sizes: the numbers of states of each separator's variables
     axis_ptr: Ints
     axis_sizes: Ints
+    # message_start, message_size: where each message lies in a buffer that messages share: one that was received
+    # makes room for others
     message_start: Ints
     message_size: Ints
+    # input_ptr, input_start, children, stride_ptr, strides: the inputs of each region: its local table (which
+    # starts at 0; no child, -1), then its children's messages; for each axis (the own variable last) and input the
+    # stride, inputs fastest
     input_ptr: Ints
     input_start: Ints
     children: Ints
     stride_ptr: Ints
     strides: Ints
+    # local_ptr, local_axis_ptr, local_sizes: the extent of each local table, and the numbers of states of its axes
     local_ptr: Ints
     local_axis_ptr: Ints
     local_sizes: Ints
+    # table_ptr, table_start, table_stride_ptr, table_strides: the tables multiplied into each local table, where
+    # they start among `log_tables`, and their strides along its axes
     table_ptr: Ints
     table_start: Ints
     table_stride_ptr: Ints
     table_strides: Ints
+    # query_ptr, query_columns, query_strides: of each table: the columns of a point that select from it, and their
+    # strides
     query_ptr: Ints
     query_columns: Ints
     query_strides: Ints
+    # tables, log_tables: the entries, scaled to a largest entry of 1 per table, and their natural logs
     tables: Floats
     log_tables: Floats
 

@@ -24,31 +24,22 @@ LEAD_SHARE = 0.1
 
 
 class SearchStack(NamedTuple):
-    """Saved states of the current branch, one row per depth, and counters.
+    """Saved states of the current branch, one row per depth, and counters."""
 
-    Attributes
-    ----------
-    tables, unary, alive, n_alive, is_done, bound
-        What `DualState` held before the decision at each depth.
-    variable, state, is_right
-        The decision: a variable takes a state (left) or not (right).
-    weight
-        Shape (n,): how often a variable was the one at which a branch failed, plus 1.
-    counters
-        depth, backtracks since the limit was set, nodes, last variable that failed, whether the current node has
-        failed.
-    """
-
+    # tables, unary, alive, n_alive, is_done, bound: what `DualState` held before the decision at each depth
     tables: Ints
     unary: Ints
     alive: Ints
     n_alive: Ints
     is_done: NDArray[np.bool_]
     bound: Ints
+    # variable, state, is_right: the decision: a variable takes a state (left) or not (right)
     variable: Ints
     state: Ints
     is_right: NDArray[np.bool_]
-    weight: NDArray[np.float64]
+    weight: NDArray[np.float64]  # shape (n,): how often a variable was the one at which a branch failed, plus 1
+    # depth, backtracks since the limit was set, nodes, last variable that failed, whether the current node has
+    # failed
     counters: Ints
 
 
@@ -185,19 +176,12 @@ def search(
 ) -> int:
     """Search on from where the stack is, depth first.
 
-    Parameters
-    ----------
-    max_backtracks, max_touched
-        Stop after so many backtracks since the counter was reset, or table entries visited in this call.
-    threshold, margin
-        Branches that cannot exceed the threshold, or the incumbent's value plus the margin, are cut.
-    reports_leaves
-        Return at every full assignment above the threshold, in `leaf`, rather than making it the incumbent.
-
-    Returns
-    -------
-    FINISHED, PAUSED (call again), FOUND (a leaf; call again), or OUT_OF_BACKTRACKS or TOO_DEEP: the right branches
-    of the stack are then open (and where it is too deep, the current node).
+    `max_backtracks`, `max_touched`: stop after so many backtracks since the counter was reset, or table entries
+    visited in this call. `threshold`, `margin`: branches that cannot exceed the threshold, or the incumbent's
+    value plus the margin, are cut. `reports_leaves`: return at every full assignment above the threshold, in
+    `leaf`, rather than making it the incumbent. Returns FINISHED, PAUSED (call again), FOUND (a leaf; call again),
+    or OUT_OF_BACKTRACKS or TOO_DEEP: the right branches of the stack are then open (and where it is too deep, the
+    current node).
     """
     counters = stack.counters
     decodes = not reports_leaves

@@ -23,74 +23,47 @@ NONE = -1
 
 
 class CostArrays(NamedTuple):
-    """A problem as arrays: variables 0 to n - 1 in the order of the sweeps.
+    """A problem as arrays: variables 0 to n - 1 in the order of the sweeps."""
 
-    Attributes
-    ----------
-    n_states, offset
-        Of each variable, and where its states begin among all; offset has n + 1 entries.
-    scope_ptr, scope, stride
-        The variables of each table (at least two, increasing) and the strides of its axes.
-    table_ptr, tables
-        Where each table begins, and all entries.
-    touch_ptr, touch_table, touch_axis
-        The tables that mention each variable, and at which axis.
-    unary
-        One entry per state.
-    bears
-        Of each table: whether some entries of it are zeros.
-    is_soft
-        Shape (1,): whether some cost is neither 0 nor a zero.
-    """
-
+    # n_states, offset: of each variable, and where its states begin among all; offset has n + 1 entries
     n_states: Ints
     offset: Ints
+    # scope_ptr, scope, stride: the variables of each table (at least two, increasing) and the strides of its axes
     scope_ptr: Ints
     scope: Ints
     stride: Ints
+    # table_ptr, tables: where each table begins, and all entries
     table_ptr: Ints
     tables: Ints
+    # touch_ptr, touch_table, touch_axis: the tables that mention each variable, and at which axis
     touch_ptr: Ints
     touch_table: Ints
     touch_axis: Ints
-    unary: Ints
-    bears: Bools
-    is_soft: Bools
+    unary: Ints  # one entry per state
+    bears: Bools  # of each table: whether some entries of it are zeros
+    is_soft: Bools  # shape (1,): whether some cost is neither 0 nor a zero
 
 
 class DualState(NamedTuple):
-    """Costs where they are now, and the states still alive.
+    """Costs where they are now, and the states still alive."""
 
-    Attributes
-    ----------
-    tables, unary
-        As in `CostArrays`, after the moves.
-    alive, n_alive
-        The first `n_alive[i]` entries of variable i's part of `alive` are its states that are not dropped.
-    is_done
-        Variables with one state, whose cost has gone into the bound.
-    bound
-        Shape (1,): the upper bound, in units.
-    best, lead
-        A best state of each variable when it was last visited, and by how much it beat the second.
-    pulled, shift, position
-        Scratch: one row per table of a variable, one entry per state, one per axis.
-    n_touched
-        Shape (1,): table entries visited so far, the measure of work.
-    """
-
+    # tables, unary: as in `CostArrays`, after the moves
     tables: Ints
     unary: Ints
+    # alive, n_alive: the first `n_alive[i]` entries of variable i's part of `alive` are its states that are not
+    # dropped
     alive: Ints
     n_alive: Ints
-    is_done: Bools
-    bound: Ints
+    is_done: Bools  # variables with one state, whose cost has gone into the bound
+    bound: Ints  # shape (1,): the upper bound, in units
+    # best, lead: a best state of each variable when it was last visited, and by how much it beat the second
     best: Ints
     lead: Ints
+    # pulled, shift, position: scratch: one row per table of a variable, one entry per state, one per axis
     pulled: Ints
     shift: Ints
     position: Ints
-    n_touched: Ints
+    n_touched: Ints  # shape (1,): table entries visited so far, the measure of work
 
 
 @jit_part
@@ -347,19 +320,10 @@ def sweep_until_stalled(
 ) -> int:
     """Sweep forth and back while the gap to the threshold shrinks by `share` or states are dropped.
 
-    Parameters
-    ----------
-    decodes
-        Whether an assignment decoded after each pass may become the incumbent.
-    margin, incumbent
-        Shape (n + 1,): value and states of the best assignment known; states are dropped against its value plus
-        the margin, too. With a margin of -1 the incumbent itself is never dropped.
-    states
-        Scratch, shape (n,).
-
-    Returns
-    -------
-    The variable at which no assignment was left above the threshold, or `NONE`.
+    `decodes`: whether an assignment decoded after each pass may become the incumbent. `margin`, `incumbent`: shape
+    (n + 1,): value and states of the best assignment known; states are dropped against its value plus the margin,
+    too. With a margin of -1 the incumbent itself is never dropped. `states`: scratch, shape (n,). Returns the
+    variable at which no assignment was left above the threshold, or `NONE`.
     """
     n = len(net.n_states)
     for _ in range(max_sweeps):

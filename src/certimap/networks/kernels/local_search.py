@@ -60,21 +60,14 @@ def tabu_search(
 ) -> Scalar:
     """Change one variable at a time, always to the best change that is not tabu.
 
-    Parameters
-    ----------
-    soft_tables, soft_unary
-        The costs with finite penalties in place of zeros.
-    states
-        Where to start; moved.
-    tenure
-        A changed variable stays as it is for this many steps and as many more at random, unless changing it leads
-        to the best sum so far.
-    incumbent
-        Shape (n + 1,): value and states of the best possible assignment, by the costs themselves; updated.
+    `soft_tables`, `soft_unary`: the costs with finite penalties in place of zeros.
+    `states`: where to start; moved.
+    `tenure`: a changed variable stays as it is for this many steps and as many more at random, unless changing it
+    leads to the best sum so far.
+    `incumbent`: shape (n + 1,): value and states of the best possible assignment, by the costs themselves;
+    updated.
 
-    Returns
-    -------
-    How many scores were looked at: the work.
+    Returns how many scores were looked at: the work.
     """
     n = len(states)
     stream = np.empty(4, np.uint64)

@@ -44,20 +44,12 @@ def max_out(
 ) -> None:
     """Write max over states s of the sum of tables, and the first state that attains it.
 
-    Parameters
-    ----------
-    start, stop
-        Blocks of the output to write.
-    n_states
-        Of the variable that is maximised out.
-    rows
-        Shape (n_tables, n_blocks): where a table's entries for a block begin, at state 0.
-    strides
-        Shape (n_tables,): how far a table's entries for the next state are; 0 where it lacks the variable.
-    is_row
-        Whether a table has one entry per element of a block, or one per block.
-    out
-        Shape (n_blocks, n_low), in units; best: unsigned integers of the same shape, or (0, 0) when not wanted.
+    `start`, `stop`: blocks of the output to write.
+    `n_states`: of the variable that is maximised out.
+    `rows`: shape (n_tables, n_blocks): where a table's entries for a block begin, at state 0.
+    `strides`: shape (n_tables,): how far a table's entries for the next state are; 0 where it lacks the variable.
+    `is_row`: whether a table has one entry per element of a block, or one per block.
+    `out`: shape (n_blocks, n_low), in units; best: unsigned integers of the same shape, or (0, 0) when not wanted.
     """
     n_low = out.shape[1]
     acc = np.empty(n_low, np.int64)

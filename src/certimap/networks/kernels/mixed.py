@@ -132,19 +132,13 @@ def combine(
 ) -> None:
     """Write the entries of a message whose place along the inner group is from `start` to before `stop`.
 
-    Parameters
-    ----------
-    a, b, c, d
-        The tables, flat; one that is not needed is a single 1 with strides 0.
-    sizes, strides
-        Of the outer groups: how long they are, shape (groups,), and the stride of each table and of the result,
-        shape (groups, 5).
-    n_inner, inner
-        The length of the inner group and the strides along it, shape (5,).
-    n_own, own
-        The states of the eliminated variable and the strides along it, shape (5,), the result's being 0.
-    is_max
-        Whether it is maximised; else it is summed.
+    `a`, `b`, `c`, `d`: the tables, flat; one that is not needed is a single 1 with strides 0.
+    `sizes`, `strides`: of the outer groups: how long they are, shape (groups,), and the stride of each table and
+    of the result, shape (groups, 5).
+    `n_inner`, `inner`: the length of the inner group and the strides along it, shape (5,).
+    `n_own`, `own`: the states of the eliminated variable and the strides along it, shape (5,), the result's being
+    0.
+    `is_max`: whether it is maximised; else it is summed.
     """
     n_groups = len(sizes)
     position = np.zeros(n_groups, np.int64)

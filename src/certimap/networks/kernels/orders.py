@@ -26,78 +26,44 @@ DONE, RUNNING, FULL, BEYOND = 0, 1, 2, 3  # outcomes
 
 
 class NeighbourLists(NamedTuple):
-    """An interaction graph that variables leave, each joining its neighbours; variables are 0 to n - 1.
+    """An interaction graph that variables leave, each joining its neighbours; variables are 0 to n - 1."""
 
-    Attributes
-    ----------
-    start, length, capacity
-        Where the neighbours of each variable lie in the pool, how many they are, and how many have room there.
-    pool
-        The neighbours.
-    own
-        Log base 2 of the states of each variable, in units of 1 / `GRAIN`.
-    pull
-        What an edge between two variables costs is the product of theirs: 1 for plain fill-in.
-    stage
-        `HIDDEN` or `QUERIED`: hidden variables go first, while their cliques are within the limit.
-    place
-        The place of each variable in an order that is preferred, for `PLACE`.
-    weight
-        The `own` of each variable and its neighbours together: the clique that eliminating it takes.
-    missing
-        The cost of the edges that its neighbours lack.
-    around
-        The `pull` of its neighbours together.
-    heap, where
-        The variables in a binary heap, and the place of each in it; -1 once it is gone.
-    key, tie
-        What the heap is sorted by.
-    mark, scratch
-        Room.
-    order
-        The variables that are gone.
-    counters, totals
-        See `N_DONE` and its companions; `totals` are joint states of all cliques, and log2 of the largest.
-    """
-
+    # start, length, capacity: where the neighbours of each variable lie in the pool, how many they are, and how
+    # many have room there
     start: Ints
     length: Ints
     capacity: Ints
-    pool: Ints
-    own: Ints
-    pull: Ints
-    stage: Ints
-    place: Ints
-    weight: Ints
-    missing: Ints
-    around: Ints
+    pool: Ints  # the neighbours
+    own: Ints  # log base 2 of the states of each variable, in units of 1 / `GRAIN`
+    pull: Ints  # what an edge between two variables costs is the product of theirs: 1 for plain fill-in
+    stage: Ints  # `HIDDEN` or `QUERIED`: hidden variables go first, while their cliques are within the limit
+    place: Ints  # the place of each variable in an order that is preferred, for `PLACE`
+    weight: Ints  # the `own` of each variable and its neighbours together: the clique that eliminating it takes
+    missing: Ints  # the cost of the edges that its neighbours lack
+    around: Ints  # the `pull` of its neighbours together
+    # heap, where: the variables in a binary heap, and the place of each in it; -1 once it is gone
     heap: Ints
     where: Ints
+    # key, tie: what the heap is sorted by
     key: Ints
     tie: Ints
+    # mark, scratch: room
     mark: Ints
     scratch: Ints
-    order: Ints
+    order: Ints  # the variables that are gone
+    # counters, totals: see `N_DONE` and its companions; `totals` are joint states of all cliques, and log2 of the
+    # largest
     counters: Ints
     totals: Floats
 
 
 class OrderRule(NamedTuple):
-    """How a greedy order chooses.
+    """How a greedy order chooses."""
 
-    Attributes
-    ----------
-    cost
-        `FILL`, `SIZE`, `WEIGHTED_FILL` or `PLACE`.
-    first_limit
-        Hidden variables go first while their cliques weigh at most this.
-    noise, spread
-        A cost c is raised by up to `noise + spread * c` times an exponential draw; ties are drawn as well if
-        either is not negative.
-    """
-
-    cost: int
-    first_limit: int
+    cost: int  # `FILL`, `SIZE`, `WEIGHTED_FILL` or `PLACE`
+    first_limit: int  # hidden variables go first while their cliques weigh at most this
+    # noise, spread: a cost c is raised by up to `noise + spread * c` times an exponential draw; ties are drawn as
+    # well if either is not negative
     noise: float
     spread: float
 
@@ -306,17 +272,9 @@ def eliminate(
 ) -> int:
     """Eliminate variables: first those `given`, then the cheapest one each time.
 
-    Parameters
-    ----------
-    log2_most
-        Log base 2 of a total of entries at which to give up.
-    max_work
-        Entries of lists to visit before returning.
-
-    Returns
-    -------
-    `DONE`; `RUNNING` when the work is up; `FULL` when the pool needs to be larger; `BEYOND` when given up.
-    Called again, it goes on.
+    `log2_most`: log base 2 of a total of entries at which to give up. `max_work`: entries of lists to visit before
+    returning. Returns `DONE`; `RUNNING` when the work is up; `FULL` when the pool needs to be larger; `BEYOND`
+    when given up. Called again, it goes on.
     """
     n = len(g.start)
     most_entries, limit = 2.0 ** min(log2_most, 1000.0), g.counters[WORK] + max_work
@@ -365,18 +323,9 @@ def _sort(numbers: Ints, start: Scalar, end: Scalar) -> None:
 def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, found: Ints) -> int:
     """Write the separator of each variable of an order, later ones by their places, rising.
 
-    Parameters
-    ----------
-    pointers, near
-        The neighbours of each variable.
-    found_ptr
-        Shape (n + 1,): written.
-    found
-        Written as far as it has room.
-
-    Returns
-    -------
-    How many were written; more than `found` has room for where it must be called again with more.
+    `pointers`, `near`: the neighbours of each variable. `found_ptr`: shape (n + 1,): written. `found`: written as
+    far as it has room. Returns how many were written; more than `found` has room for where it must be called again
+    with more.
     """
     n = len(order)
     place, mark = np.empty(n, np.int64), np.full(n, -1, np.int64)

@@ -21,50 +21,31 @@ NEGLIGIBLE = -45.0  # ln of a share that even a thousand of do not change a sum 
 
 
 class TreeArrays(NamedTuple):
-    """The arrays of a split tree, children before parents; see `SplitTree`.
+    """The arrays of a split tree, children before parents; see `SplitTree`."""
 
-    Attributes
-    ----------
-    n_states, state_ptr, is_query
-        Of every variable: its states, where they start among all states, and 1 where it is maximised.
-    own
-        The variable whose copy each region eliminates.
-    axis_ptr, axes
-        The variables of each scope: queried ones of the separator, the others of the separator, then `own`.
-    n_query_axes
-        How many of the separator's axes are queried.
-    n_tables, n_children, start_ptr
-        The inputs of each region: 1 + n_tables + n_children, from `start_ptr`.
-    start
-        Where each input starts: in the messages for number 0 and children, else in the tables.
-    stride_ptr, strides
-        For each region, axis and input the stride, inputs fastest.
-    children
-        The child behind each input, -1 for the message and the tables.
-    shift_ptr
-        Where the shifts of each region's copy start.
-    message_ptr
-        Where each message starts.
-    parent, has_query
-        The parent (-1 for roots), and 1 where the region or one below eliminates a queried copy.
-    """
-
+    # n_states, state_ptr, is_query: of every variable: its states, where they start among all states, and 1 where
+    # it is maximised
     n_states: Ints
     state_ptr: Ints
     is_query: NDArray[np.uint8]
-    own: Ints
+    own: Ints  # the variable whose copy each region eliminates
+    # axis_ptr, axes: the variables of each scope: queried ones of the separator, the others of the separator, then
+    # `own`
     axis_ptr: Ints
     axes: Ints
-    n_query_axes: Ints
+    n_query_axes: Ints  # how many of the separator's axes are queried
+    # n_tables, n_children, start_ptr: the inputs of each region: 1 + n_tables + n_children, from `start_ptr`
     n_tables: Ints
     n_children: Ints
     start_ptr: Ints
-    start: Ints
+    start: Ints  # where each input starts: in the messages for number 0 and children, else in the tables
+    # stride_ptr, strides: for each region, axis and input the stride, inputs fastest
     stride_ptr: Ints
     strides: Ints
-    children: Ints
-    shift_ptr: Ints
-    message_ptr: Ints
+    children: Ints  # the child behind each input, -1 for the message and the tables
+    shift_ptr: Ints  # where the shifts of each region's copy start
+    message_ptr: Ints  # where each message starts
+    # parent, has_query: the parent (-1 for roots), and 1 where the region or one below eliminates a queried copy
     parent: Ints
     has_query: NDArray[np.uint8]
 

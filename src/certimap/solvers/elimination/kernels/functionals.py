@@ -33,10 +33,7 @@ def fold(
     for c in range(len(context)):
         for h in range(len(hidden)):
             out[c, h], out_exponents[c, h] = times(
-                matrix[c, h],
-                exponents[c, h],
-                child[context[c], hidden[h]],
-                child_exponents[context[c], hidden[h]],
+                matrix[c, h], exponents[c, h], child[context[c], hidden[h]], child_exponents[context[c], hidden[h]]
             )
 
 

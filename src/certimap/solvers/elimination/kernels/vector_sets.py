@@ -60,9 +60,8 @@ def select_pairs(
     sum_h functional[c, h] left[a, h] right[b, hidden_map[h]] > threshold. Blocks of similar rows are skipped by
     their pointwise maxima.
 
-    Returns
-    -------
-    The number of pairs written (-1 when the output arrays are too short) and the number of dot products done.
+    Returns the number of pairs written (-1 when the output arrays are too short) and the number of dot products
+    done.
     """
     n_out = 0
     work = 0
