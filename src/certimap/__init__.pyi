@@ -30,11 +30,11 @@ from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
 from certimap.circuits.circuit import CircuitBuilder as CircuitBuilder
 from certimap.core.box import Boxes as Boxes
+from certimap.core.control import Limits as Limits
 from certimap.core.domain import Categorical as Categorical
 from certimap.core.domain import Domain as Domain
 from certimap.core.domain import Real as Real
 from certimap.core.function_posterior import FunctionPosterior as FunctionPosterior
-from certimap.core.limits import Limits as Limits
 from certimap.core.model import Model as Model
 from certimap.core.posterior import BoxPosterior as BoxPosterior
 from certimap.core.posterior import Facts as Facts

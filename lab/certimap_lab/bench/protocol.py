@@ -159,7 +159,7 @@ def condition_on(
 ) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
     from certimap.conversions import condition
-    from certimap.core.limits import Limits
+    from certimap.core.control import Limits
 
     return condition(model, query, wants=wants, limits=Limits(workers=workers))
 

@@ -13,7 +13,7 @@ import numpy as np
 from certimap.ask.api import condition, map_query
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import choose
-from certimap.core.limits import Limits
+from certimap.core.control import Limits
 from certimap.core.posterior import Capability
 from certimap.core.query import make_query
 from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError

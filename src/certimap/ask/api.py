@@ -11,8 +11,8 @@ import numpy as np
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
 from certimap.ask.session import Session, askable, model_of
 from certimap.core.arguments import check_whole
+from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
-from certimap.core.limits import DEFAULT_PROOF
 from certimap.core.posterior import Posterior
 from certimap.core.progress import Progress as Bar
 from certimap.core.query import Evidence, check_names

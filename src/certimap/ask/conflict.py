@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.control import Control, TimeUp
-from certimap.core.limits import Limits
+from certimap.core.control import Control, Limits, TimeUp
 from certimap.core.model import Model
 from certimap.core.query import Evidence, Query, items_of, make_query
 from certimap.core.untyped import is_missing

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.bounds import draws_between, min_entropy_bits
-from certimap.certify.lipschitz import Lipschitz
+from certimap.certify.draw_record import Lipschitz
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes

@@ -13,8 +13,8 @@ from certimap.ask.conflict import SUMMED, with_conflict
 from certimap.ask.session import Session
 from certimap.core.arguments import check_whole, seed_checked
 from certimap.core.box import Boxes
+from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Domain, Label
-from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.named import needed
 from certimap.core.posterior import Draws, Masses, Posterior

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from certimap.certify import bounds
 from certimap.certify.books import Books, log_whole, measure_of
 from certimap.certify.checks import check_box, check_settings
-from certimap.certify.draw_record import Agreement, Batch, DrawRecord
+from certimap.certify.draw_record import Agreement, Batch, DrawRecord, Lipschitz
 from certimap.certify.evaluated import Evaluated
 from certimap.certify.external import Proof
-from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.recorder import Recorder
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control

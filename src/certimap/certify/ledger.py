@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from certimap.certify import bounds
 from certimap.certify.checks import as_rows
-from certimap.certify.draw_record import Agreement, Batch
+from certimap.certify.draw_record import Agreement, Batch, Lipschitz
 from certimap.certify.evaluated import EVALUATION_ROWS
 from certimap.certify.external import Proof, Source, is_own
 from certimap.certify.findings import Findings
-from certimap.certify.lipschitz import Lipschitz
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain

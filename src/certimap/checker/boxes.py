@@ -15,10 +15,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.circuit import PlainCircuit, boxes_of
 from certimap.checker.graph import Flags
-from certimap.checker.models import Arrays, Rejected
+from certimap.checker.models import FLOAT, Arrays, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 
 TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers in them, evaluated at once

@@ -10,8 +10,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, CheckBudget
-from certimap.checker.models import PlainTable, ReducedModel, Rejected, spread
+from certimap.checker.models import FLOAT, CheckBudget, PlainTable, ReducedModel, Rejected, spread
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
 
 MAX_TABLE = 2**22  # entries of one bucket

@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.graph import Flags, Graph, PlainLayer, product_runs, runs_of, upward
-from certimap.checker.models import Question
+from certimap.checker.models import FLOAT, CheckBudget, Question
 from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
 
 MAX_SUPPORT = 400_000_000  # entries of the table of possible states; beyond, no inner sum counts as deterministic

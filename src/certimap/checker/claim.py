@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
 from certimap.checker.file import Proof
-from certimap.checker.models import Arrays, Question, Rejected, Stored, refuse_huge
+from certimap.checker.models import Arrays, CheckBudget, Question, Rejected, Stored, refuse_huge
 from certimap.checker.numbers import UNIT, Floats
 
 

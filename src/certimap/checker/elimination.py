@@ -18,8 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from certimap.checker.buckets import WORKING, ProofBucket, ProofBuckets, index_map, rounded_by
-from certimap.checker.budget import FLOAT, CheckBudget
-from certimap.checker.models import Arrays, Rejected
+from certimap.checker.models import FLOAT, Arrays, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, ranges, run_starts, up
 from certimap.checker.vectors import PIECE, PlainVectors, Vectors, VectorScript, maxima_of
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
 from certimap.checker.graph import read_graph
-from certimap.checker.models import Arrays, Question, stored_tables
+from certimap.checker.models import Arrays, CheckBudget, Question, stored_tables
 from certimap.checker.numbers import Floats, Ints
 from certimap.errors import TooLarge
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
-from certimap.checker.models import Rejected
+from certimap.checker.models import CheckBudget, Rejected
 from certimap.errors import ParseError, WriteError
 
 VERSION = 2

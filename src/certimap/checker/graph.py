@@ -9,9 +9,8 @@ from itertools import chain
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.leaves import REAL_KINDS, Edges, leaf_logs
-from certimap.checker.models import Arrays, Question, Rejected, refuse_huge
+from certimap.checker.models import FLOAT, Arrays, CheckBudget, Question, Rejected, refuse_huge
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum_runs, ranges, run_starts
 
 

@@ -17,8 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
-from certimap.checker.models import Arrays, Question, Rejected, Stored
+from certimap.checker.models import Arrays, CheckBudget, Question, Rejected, Stored
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 HALF_LOG_2PI = 0.9189385332046727

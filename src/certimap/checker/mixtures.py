@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.graph import Flags
-from certimap.checker.models import Rejected
+from certimap.checker.models import FLOAT, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.elimination import around
-from certimap.checker.models import PlainTable, ReducedModel, Rejected, spread
+from certimap.checker.models import FLOAT, CheckBudget, PlainTable, ReducedModel, Rejected, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
 
 Scope = tuple[int, ...]

@@ -14,10 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.leaves import HALF_LOG_2PI
 from certimap.checker.mixtures import Majorants
-from certimap.checker.models import Arrays, Question, Rejected, Stored, reduce, refuse_huge, tables_of
+from certimap.checker.models import (
+    FLOAT,
+    Arrays,
+    CheckBudget,
+    Question,
+    Rejected,
+    Stored,
+    reduce,
+    refuse_huge,
+    tables_of,
+)
 from certimap.checker.network import value_at
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 

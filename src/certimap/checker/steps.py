@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.budget import CheckBudget
-from certimap.checker.models import Arrays, ReducedModel, Rejected
+from certimap.checker.models import Arrays, CheckBudget, ReducedModel, Rejected
 from certimap.checker.network import Flags, PlainNetwork, parts_of
 from certimap.checker.numbers import UNIT, Floats, up
 

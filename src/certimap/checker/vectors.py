@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from certimap.checker.budget import FLOAT, CheckBudget
-from certimap.checker.models import Arrays, Rejected
+from certimap.checker.models import FLOAT, Arrays, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, run_starts
 
 TIE = 1e-12  # nats by which rounding may put a vector below an equal one

@@ -10,7 +10,6 @@ import numpy as np
 
 from certimap.checker.boxes import caps_of, check_boxes, check_every_point, check_residual, read_points
 from certimap.checker.buckets import ProofBuckets
-from certimap.checker.budget import FLOAT, CheckBudget
 from certimap.checker.circuit import circuit_of, values_at
 from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim, question_in_words, shown
 from certimap.checker.elimination import check_vectors
@@ -21,7 +20,9 @@ from certimap.checker.leaves import edges_of, in_cells, with_own_codes
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
 from certimap.checker.models import (
+    FLOAT,
     Arrays,
+    CheckBudget,
     Question,
     ReducedModel,
     Rejected,

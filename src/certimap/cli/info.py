@@ -123,8 +123,7 @@ def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str,
     """Return first bounds for the conditioned query, or the reason for having none."""
     import certimap
     from certimap.conversions import condition
-    from certimap.core.control import Control, TimeUp
-    from certimap.core.limits import Limits
+    from certimap.core.control import Control, Limits, TimeUp
     from certimap.errors import ModelError
 
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, rows_of
-from certimap.core.limits import BYTES_PER_ENTRY, Limits
+from certimap.core.control import BYTES_PER_ENTRY, Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Guesses, Masses, Posterior, Probes, Regions, offers
 from certimap.core.query import Query

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
 from certimap.conversions.network_to_tree import elimination_order
-from certimap.core.limits import Limits
+from certimap.core.control import Limits
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree

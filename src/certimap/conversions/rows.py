@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from certimap.core.limits import Limits
+from certimap.core.control import Limits
 from certimap.core.model import Model
 from certimap.core.named import at, place_of
 from certimap.core.posterior import Decodes, Draws, Masses, Offer, Posterior, Probes, Regions

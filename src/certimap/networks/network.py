@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Points
+from certimap.core.control import Limits
 from certimap.core.domain import Domain
-from certimap.core.limits import Limits
 from certimap.core.model import Model, conversions
 from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination

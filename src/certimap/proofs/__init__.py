@@ -5,8 +5,8 @@ boxes, `circuits` searches once more. Networks are proved after the answer (`net
 (`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
 """
 
-from certimap.proofs.answers import answers_of
 from certimap.proofs.checking import check
+from certimap.proofs.circuits import answers_of
 from certimap.proofs.finish import finished, wants_for_proof
 from certimap.proofs.networks import reduced_network
 

@@ -6,9 +6,8 @@ import os
 from typing import Any
 
 from certimap.checker import Proof, Verdict, check_arrays
-from certimap.checker.budget import BYTES, SECONDS, CheckBudget
 from certimap.checker.file import read_within
-from certimap.checker.models import Rejected
+from certimap.checker.models import BYTES, SECONDS, CheckBudget, Rejected
 from certimap.core.arguments import check_number
 from certimap.core.result import MapResult
 from certimap.core.untyped import is_path

@@ -13,13 +13,24 @@ from certimap.checker import Proof
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.core.control import Control, TimeUp
-from certimap.core.domain import Real
+from certimap.core.domain import Label, Real
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.core.result import MapResult
 from certimap.errors import TooLarge
-from certimap.proofs.answers import answers_of, least_log
 from certimap.proofs.script import Arrays
+
+
+def answers_of(result: MapResult) -> list[dict[str, Label]]:
+    """Return all answers of a result, the best one first."""
+    return [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+
+
+def least_log(result: MapResult) -> float:
+    """Return ln of the density or probability of the worst answer."""
+    log_value = result.log_prob if result.top is None else result.top[-1][1]
+    return -math.inf if log_value is None else log_value
+
 
 MAX_SEARCHES = 5  # per proof; a search that finds a better answer is repeated
 

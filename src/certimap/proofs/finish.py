@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
-from certimap.checker.budget import CheckBudget
 from certimap.checker.claim import LARGEST_TOLERANCE
 from certimap.checker.leaves import NAMES
+from certimap.checker.models import CheckBudget
 from certimap.checker.numbers import UNIT
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
@@ -26,8 +26,7 @@ from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, SolverError
 from certimap.io.labels import encoded_label
 from certimap.io.native import exported, fingerprint
-from certimap.proofs.answers import answers_of
-from certimap.proofs.circuits import intervals_of, searched
+from certimap.proofs.circuits import answers_of, intervals_of, searched
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, of_network
 from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from certimap.checker import Proof
 from certimap.checker.buckets import BucketLayout, ProofBuckets
-from certimap.checker.budget import CheckBudget
+from certimap.checker.models import CheckBudget, ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.models import Question as Asked
-from certimap.checker.models import ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
 from certimap.core.control import Control
 from certimap.core.model import Model
@@ -21,7 +20,7 @@ from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ModelError, TooLarge
 from certimap.io.native import exported
 from certimap.networks.width import looks_too_wide
-from certimap.proofs.answers import answers_of
+from certimap.proofs.circuits import answers_of
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.buckets import ProofBuckets
-from certimap.checker.budget import CheckBudget
 from certimap.checker.elimination import EliminationPart, exclude
-from certimap.checker.models import Rejected
+from certimap.checker.models import CheckBudget, Rejected
 from certimap.checker.numbers import Flags, Floats, Ints
 from certimap.checker.vectors import (
     TIE,

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from certimap.certify.checks import check_settings
 from certimap.certify.external import ExternalBound
 from certimap.core.arguments import check_number, check_whole
-from certimap.core.control import Control
-from certimap.core.limits import Limits
+from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
 from certimap.solvers.registry import made, make

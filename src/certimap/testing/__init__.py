@@ -1,8 +1,6 @@
 """Conformance tests for posteriors and solvers of third parties."""
 
 from certimap.core.function_posterior import FunctionPosterior
-from certimap.testing.check_posterior import check_posterior
-from certimap.testing.check_solver import check_solver
 from certimap.testing.density_cases import DensityCases
 from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import (
@@ -21,8 +19,9 @@ from certimap.testing.posterior_cases import (
     PosteriorCases,
     ProbeCases,
     TwoSidedCases,
+    check_posterior,
 )
-from certimap.testing.solver_cases import SolverCases
+from certimap.testing.solver_cases import SolverCases, check_solver
 
 __all__ = [
     "BoundCases",

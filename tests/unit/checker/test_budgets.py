@@ -15,8 +15,7 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.boxes import Trees
-from certimap.checker.budget import CheckBudget
-from certimap.checker.models import Rejected
+from certimap.checker.models import CheckBudget, Rejected
 from certimap.cli.main import main
 from certimap_lab.proofs import random_case, solved
 

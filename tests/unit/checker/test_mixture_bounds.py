@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import certimap as cm
-from certimap.checker.budget import CheckBudget
 from certimap.checker.graph import read_graph
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import kappa, largest_quadratic, second_order
-from certimap.checker.models import Question
+from certimap.checker.models import CheckBudget, Question
 from certimap.checker.normals import NormalMoments, Normals
 from certimap.io.native import exported
 

@@ -9,8 +9,7 @@ import pytest
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.budget import CheckBudget
-from certimap.checker.models import PlainTable, ReducedModel, Rejected
+from certimap.checker.models import CheckBudget, PlainTable, ReducedModel, Rejected
 from certimap.checker.network import PlainNetwork, boxes_beside, maximised, summed, value_at
 from certimap.checker.steps import (
     BACK,

@@ -11,9 +11,8 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof, vectors
 from certimap.checker.buckets import ProofBuckets
-from certimap.checker.budget import CheckBudget
 from certimap.checker.elimination import _by_entry, _by_matrix
-from certimap.checker.models import Rejected
+from certimap.checker.models import CheckBudget, Rejected
 from certimap.checker.vectors import Step, Vectors, VectorScript, is_exceeded
 from certimap.core.query import make_query
 from certimap.proofs import reduced_network

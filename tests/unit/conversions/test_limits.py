@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.core.control import Control
-from certimap.core.limits import BYTES_PER_ENTRY, Limits
+from certimap.core.control import BYTES_PER_ENTRY, Control, Limits
 
 
 def clique(n: int) -> cm.MarkovNetwork:

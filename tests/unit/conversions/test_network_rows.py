@@ -9,7 +9,7 @@ import pytest
 
 import certimap as cm
 from certimap.conversions import condition, trees_of_rows
-from certimap.core.limits import Limits
+from certimap.core.control import Limits
 
 pd = pytest.importorskip("pandas")
 

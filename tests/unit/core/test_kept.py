@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.core import control, kept
-from certimap.core.kept import Kept
+from certimap.core import control
+from certimap.core import model as kept
+from certimap.core.model import Kept
 from certimap.testing import random_circuit
 
 

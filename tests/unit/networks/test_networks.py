@@ -13,8 +13,8 @@ import certimap as cm
 from certimap import io
 from certimap.ask.inference import log_evidence
 from certimap.conversions import condition
+from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.limits import Limits
 from certimap.core.posterior import TwoSided
 from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, ModelError

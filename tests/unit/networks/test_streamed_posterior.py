@@ -10,8 +10,7 @@ import pytest
 import certimap as cm
 from certimap.conversions import condition, plan
 from certimap.core.box import Boxes
-from certimap.core.control import Control, TimeUp
-from certimap.core.limits import Limits
+from certimap.core.control import Control, Limits, TimeUp
 from certimap.core.posterior import Draws, Masses, Regions
 from certimap.core.query import make_query
 from certimap.errors import CertimapError, ImpossibleEvidence, SolverError, TooLarge

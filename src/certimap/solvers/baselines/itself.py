@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.torch_install import device_of, is_installed, torch
-from certimap.core.limits import Limits
+from certimap.core.control import Limits
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver

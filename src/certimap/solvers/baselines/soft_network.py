@@ -16,8 +16,8 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.torch_install import torch
 from certimap.conversions import condition
 from certimap.core.box import Boxes, Points
+from certimap.core.control import Limits
 from certimap.core.domain import Domain
-from certimap.core.limits import Limits
 from certimap.core.query import Query
 from certimap.errors import TooLarge
 
