@@ -249,7 +249,7 @@ def truth_text(plan: TruthPlan, summary: TruthSummary) -> str:
         solvers.add(solver, *_counts(summary.solvers, solver))
     head = [
         f"{summary.n_queries:,} queries of seed {plan.seed}, {summary.seconds:,.0f} s of CPU time. "
-        f"**False claims among those that hold for certain: {summary.n_false_proofs}.** "
+        f"**False claims among the certain ones: {summary.n_false_proofs}.** "
         f"Errors: {summary.n_failures - summary.n_false_proofs}.",
         "",
         f"{machine_line(describe_machine())}.",

@@ -137,7 +137,7 @@ class Trees:
                 yield box, box & ~left
                 waiting.append(iter([left]))
             elif kind not in starts:
-                raise Rejected("a tree of boxes splits a variable that it has not")
+                raise Rejected("a tree of boxes splits a variable outside its scope")
             else:
                 waiting.append(_parts(box, starts[kind], int(sizes[kind]), at))
 

@@ -206,6 +206,6 @@ def _positions(queried: Sequence[_Asked], answer: Stored, budget: CheckBudget) -
         else:
             found = variable.places.get(json.dumps(label))
             if found is None:
-                raise Rejected(f"the answer names the state {label!r}, which its variable has not")
+                raise Rejected(f"the answer names {label!r}, which is no state of its variable")
             states[k] = found
     return states, values

@@ -289,7 +289,7 @@ def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
     reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
     if reach > MOST_TERMS:
         raise Rejected(
-            f"a part of the counts is asked of a Poisson distribution of mean {mean}, too many to add up"
+            f"part of a Poisson distribution of mean {mean} has too many counts to add up"
         )
     first, last = max(low, top - reach), min(high, top + reach)
     n = int(last - first) + 1

@@ -111,7 +111,7 @@ def _admit(arrays: Arrays, budget: CheckBudget) -> None:
     for name, values in arrays.items():
         is_float = values.dtype.kind == "f" and values.dtype.itemsize == FLOAT
         if not (is_float or values.dtype.kind in "biu") or not values.dtype.isnative or values.ndim > 2:
-            raise Rejected(f"the array {name!r} is none that a proof has: {values.dtype} of {values.ndim} axes")
+            raise Rejected(f"the array {name!r} does not belong in a proof: {values.dtype} of {values.ndim} axes")
         budget.hold(max(values.nbytes, *values.shape, 0), f"the array {name!r}")
 
 
@@ -180,7 +180,7 @@ def _circuit(
         values = values_at(graph, lower, at_point, points)
         return log_value, check_residual(circuit, points, values, claim.answers, threshold)
     if claim.method != "boxes":
-        raise Rejected(f"a proof by {claim.method!r} is none that covers this circuit")
+        raise Rejected(f"a proof by {claim.method!r} does not cover this circuit")
     return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given))
 
 
@@ -230,7 +230,7 @@ def _network(
         )
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1), budget)
     if claim.method != "vectors":
-        raise Rejected(f"a proof by {claim.method!r} is none that covers a network")
+        raise Rejected(f"a proof by {claim.method!r} does not cover a network")
     check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, budget)
     return log_value, None
 

@@ -30,7 +30,7 @@ def kernels(
 ) -> None:
     """List the compiled kernels of this installation, and say why any was compiled here.
 
-    With --all, as in an image or before tests, those that are missing are compiled first.
+    With --all, as in an image or before tests, missing ones are compiled first.
     """
     from certimap.cli.output import print_rows
     from certimap.kernels.cache import shipped_target, versions

@@ -2,7 +2,7 @@
 
 Every posterior states its `Facts` and implements `log_prob`. Everything else is a *capability*, a protocol of this
 module. A posterior offers a capability by having its methods, `isinstance(posterior, Draws)` tests for it, and a
-solver lists those that it `needs`. Solvers use nothing else of a posterior.
+solver lists the ones that it `needs`. Solvers use nothing else of a posterior.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def explain(
         As for `map_query`; the evidence is one assignment. Only hard evidence is removed or changed: sets,
         likelihoods and intervals stay.
     n_entries
-        For Bayesian networks: number of table entries whose exact range is computed, those that separate answer
+        For Bayesian networks: number of table entries whose exact range is computed, the ones that separate answer
         and runner-up most; 0 for none.
     rng, time_limit, workers
         As for `map_query`; the time limit applies to each query separately.

@@ -25,12 +25,12 @@ def delayed(
     """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
 
     A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
-    make the waiting one's own clique, larger than that. Those that have waited to the end go by smallest clique.
+    make the waiting one's own clique, larger than that. Variables that waited to the end go by smallest clique.
 
     `problem`: whose variables are ordered.
     `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
     `bits`: what may be formed. Where the base order needs more, it is followed.
-    `gains`: how much the bound falls (nats, about) where a queried variable waits: those that gain least go first.
+    `gains`: how much the bound falls (nats, about) where a queried variable waits: the smallest gain goes first.
 
     Cost: some set operations per variable and neighbour.
     """

@@ -21,7 +21,7 @@ class Function(NamedTuple):
 
 
 def functions_of(problem: Problem) -> list[Function]:
-    """Return the nuisance variables that the query determines, each after those that its scope mentions.
+    """Return the nuisance variables that the query determines, each after the ones in its scope.
 
     A table determines the one variable of it that is not yet known where it leaves one of its states, at most, to
     any states of the others. Cost: one pass over tables with zeros.

@@ -99,7 +99,7 @@ class Neighbours:
         each = posterior.log_mass_each(Boxes.of_points(domain, points))
         last = ledger.log_kth_best
         rows, columns = np.nonzero(each > last)
-        if len(rows) > 4 * ledger.top_k:  # keep those that can enter the list
+        if len(rows) > 4 * ledger.top_k:  # keep points that can enter the list
             kept = np.argpartition(-each[rows, columns], ledger.top_k)[: ledger.top_k]
             rows, columns = rows[kept], columns[kept]
         variable = np.searchsorted(domain.offsets, columns, side="right") - 1

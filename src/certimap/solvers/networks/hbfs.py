@@ -37,7 +37,7 @@ from certimap.solvers.networks.parts import Context, Reduction, order_of
 
 LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
 MANY_VARIABLES = 2_000  # moves of single ones take long to settle them
-OUTSIDE_FROM = 200_000_000  # table entries visited before another program is asked: a second or two
+OUTSIDE_FROM = 200_000_000  # table entries visited before another program is called: a second or two
 
 
 @dataclass

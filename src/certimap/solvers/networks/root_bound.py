@@ -27,9 +27,9 @@ class RootBound:
 
     Dual ascent moves costs between tables as they are; where it stalls (grids, linkage), tables of a dozen
     variables bound several times closer, and the search proves too little before its end to catch up. Where the
-    costs are those that dual ascent has left, no tree bounds worse than it did.
+    costs are what dual ascent has left, no tree bounds worse than it did.
 
-    `bound`: units that the problem's value does not exceed. `work`: what it has cost, in visits of a search.
+    `bound`: units that the problem's value does not exceed. `work`: its cost so far, in visits of a search.
     `is_finished`: whether nothing more is tried: all trees are tightened, or memory or time do not suffice for the
     next.
     """
