@@ -288,9 +288,7 @@ def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
     top = min(max(math.floor(mean), low), high)
     reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
     if reach > MOST_TERMS:
-        raise Rejected(
-            f"part of a Poisson distribution of mean {mean} has too many counts to add up"
-        )
+        raise Rejected(f"part of a Poisson distribution of mean {mean} has too many counts to add up")
     first, last = max(low, top - reach), min(high, top + reach)
     n = int(last - first) + 1
     logs = [log_density(POISSON, (mean,), first + k, side) for k in range(n)]

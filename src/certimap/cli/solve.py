@@ -63,7 +63,11 @@ class RequestOptions:
     rng: Annotated[int | None, option("--rng", help="A seed, which replays the answer.")] = None
     time_limit: Annotated[
         float | None,
-        option("--time-limit", metavar="SECONDS", help="End each answer after so long, with the certificate earned by then."),
+        option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="End each answer after so long, with the certificate earned by then.",
+        ),
     ] = None
     max_samples: Annotated[int | None, option("--max-samples", help="Draws for each answer.")] = None
     max_nodes: Annotated[int | None, option("--max-nodes", help="Search nodes for each answer.")] = None

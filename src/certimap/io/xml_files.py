@@ -215,7 +215,7 @@ def _strengths(path: AnyPath, node: Element, name: str) -> list[int] | None:
 
 
 def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network, parents first; the names that GeNIe shows keep those that are no identifiers."""
+    """Write a Bayesian network, parents first; the names that GeNIe shows may be no identifiers."""
     names = written_names(model, path, states_too=True)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
     for child in model.topological_order:
