@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ Ints = NDArray[np.int64]
 PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them
 SECONDS_PER_PRODUCT = 4e-10
+STEP_PRODUCTS = 2.0**14  # products that take as long as a step does beside its own
 DOING = "eliminating at full width"
 ONE = np.ones(1)
 LN2 = math.log(2.0)
@@ -259,14 +262,15 @@ class MixedTree:
             scope = tuple(sorted(held, key=self.place.__getitem__))
             rest = [self._step(rest[: kernels.MAX_INPUTS], None, scope), *rest[kernels.MAX_INPUTS :]]
         sizes = self.problem.sizes
-        plan = step_plan([m.scope for m in rest], own, out, sizes)
+        scopes = tuple(m.scope for m in rest)
+        plan = step_plan(scopes, own, out, tuple(sizes[v] for scope in (out, *scopes) for v in scope))
         tables = [rest[k].values for k in plan.inputs]
         a, b, c, d = [*tables, ONE, ONE, ONE, ONE][: kernels.MAX_INPUTS]
         values = self._room(math.prod(sizes[v] for v in out))
         n_own = 1 if own is None else sizes[own]
         is_max = own is not None and own in self.problem.query
         n_products = float(values.size) * n_own
-        self.work += n_products
+        self.work += n_products + STEP_PRODUCTS
         block = max(kernels.CHUNK, int(plan.n_inner * min(1.0, SHARED / n_products)))
         per_piece = max(block, int(plan.n_inner * min(1.0, PIECE / n_products)))
 
@@ -331,10 +335,15 @@ class StepPlan(NamedTuple):
     own: Ints
 
 
+@lru_cache(2**14)  # the boxes of a search differ in few variables
 def step_plan(
-    scopes: Sequence[tuple[int, ...]], own: int | None, out: tuple[int, ...], sizes: Mapping[int, int]
+    scopes: tuple[tuple[int, ...], ...], own: int | None, out: tuple[int, ...], lengths: tuple[int, ...]
 ) -> StepPlan:
-    """Merge the axes of a result into groups along which every table moves evenly."""
+    """Merge the axes of a result into groups along which every table moves evenly.
+
+    `lengths` are the states of the variables of `out` and of all scopes, one after another.
+    """
+    sizes = dict(zip(chain(out, *scopes), lengths, strict=True))
     columns = [_strides(scope, sizes) for scope in scopes]
     target = _strides(out, sizes)
     groups: list[tuple[int, list[int]]] = []  # length, strides of the tables and of the result

@@ -277,6 +277,9 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     tables: list[Table] = []
     constants: list[float | int | Values] = [problem.constant]
     for table in problem.tables:
+        if keep.keys().isdisjoint(table.scope):
+            tables.append(table)
+            continue
         values = table.log_values
         for axis, v in enumerate(table.scope):
             if v in keep:

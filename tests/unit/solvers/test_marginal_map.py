@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.ask.api import map_query
+from certimap.certify.ledger import Ledger
 from certimap.conversions import condition
 from certimap.core.posterior import AsNetwork, Regions
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Status
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
+from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers import registry
 from certimap.solvers.networks import full_width, portfolio
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.portfolio import Portfolio
+from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
 # Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
 SMALL = full_width.Tuning(bits=(3.0, 5.0, 7.0), first_stride=1, gain=0.01)
-SWITCHING = portfolio.TurnTuning(turn=1.0, head_start=1.0, i_bounds=(1, 2, 4), iterations=4)
+SWITCHING = portfolio.TurnTuning(turn=1.0, head_start=1.0, bits=(1.0, 3.0, 6.0), iterations=4)
 TIGHT = full_width.Tuning(most_bits=4.0)
 
 
@@ -127,8 +130,6 @@ def test_it_ends_in_time_and_pickles_between_steps() -> None:
     assert time.perf_counter() - started < 30.0  # a pass of minutes would be seen, whatever else the machine does
     small, asked = random_network(7, 0.0)
     posterior = NetworkPosterior.of_network(small, make_query(small.domain, asked, {}))
-    from certimap.certify.ledger import Ledger
-
     ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
     solver = FullWidth(SMALL)
     state = solver.init(posterior, ledger.control, np.random.default_rng(0))
@@ -164,12 +165,35 @@ def test_on_a_tree_sets_and_the_tables_of_its_network_take_turns(seed: int) -> N
         check(result, model, query, proves=delta == 0.0)
 
 
+def test_tables_of_mini_buckets_are_limited_by_states_and_made_smaller_where_time_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, query = grid(10, 5, 50)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver, ledger = WeightedMiniBuckets(None, 8, bits=8.0), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+
+    def largest() -> int:
+        arrays = state.tree.arrays
+        return int(np.max(np.diff(arrays.message_ptr) * arrays.n_states[arrays.own]))
+
+    assert largest() == 2**8
+
+    def cut(tightener: Tightener, temperature: float, n_steps: int) -> None:
+        tightener.is_cut = True
+
+    monkeypatch.setattr(Tightener, "run", cut)
+    for _ in range(2):
+        state = solver.step(state, ledger)
+    assert largest() == 2**5
+
+
 def test_a_long_chain_is_settled_before_tables_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     start, moves, emits = (rng.dirichlet(np.ones(20), n) for n in (1, 20, 20))
     model, query = cm.hidden_markov_model(start[0], moves, emits, 200), [f"symbol{t}" for t in range(200)]
     posterior = condition(model, make_query(model.domain, query, {}), wants=(Regions,))
-    monkeypatch.setattr(FullWidth, "step", lambda *_: pytest.fail("the sets needed no help"))
+    monkeypatch.delattr(FullWidth, "step")  # the sets need no help
     result = map_query(posterior, solver=Portfolio(), epsilon=0.0, delta=0.0, rng=0)
     assert result.certificate.kind is CertificateKind.EXACT
 

@@ -123,7 +123,7 @@ def test_elimination_says_how_much_it_would_take():
         cm.map_query(network, solver="bucket_elimination")
 
 
-@pytest.mark.parametrize("options", [{"i_bound": 0}, {"iterations": -1}])
+@pytest.mark.parametrize("options", [{"i_bound": 0}, {"iterations": -1}, {"bits": -1.0}])
 def test_settings_out_of_range_are_refused(options):
     posterior, _ = random_case(np.random.default_rng(0), 0.4)
     with pytest.raises(cm.SolverError, match="expected"):

@@ -216,6 +216,7 @@ class AndOrState:
     search: DepthFirst | None = None
     cache: dict[tuple[int, bytes], Solved] = field(default_factory=dict[tuple[int, bytes], Solved])
     solved: list[Solved] = field(default_factory=list[Solved])
+    step_nodes: int = STEP_NODES
     n_nodes: int = 0
     done: bool = False
 
@@ -233,20 +234,22 @@ class AndOrBranchAndBound(AndOrSolver):
     and state for each node, and one conditional sum per state where nuisance variables hang.
     """
 
+    step_nodes: int = STEP_NODES
+
     name: ClassVar[str] = "aobb"
 
     def init(
         self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> AndOrState:
         self.refuse_boxes(boxes)
-        return AndOrState(posterior, control)
+        return AndOrState(posterior, control, step_nodes=self.step_nodes)
 
     def effort(self, state: AndOrState) -> Effort:
         held = 0 if state.space is None else state.space.tree.n_bytes
         return Effort(state.n_nodes, held + 300 * len(state.cache), state.n_nodes)
 
     def step(self, state: AndOrState, ledger: Ledger) -> AndOrState:
-        """Open the space, or search a few hundred nodes."""
+        """Open the space, or search `step_nodes` nodes."""
         if state.space is None:
             state.space = self.open_space(state.posterior, ledger)
         advance(state, state.space, ledger)
@@ -256,7 +259,7 @@ class AndOrBranchAndBound(AndOrSolver):
 def advance(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
     """Search one step's nodes depth first, root after root, and report what that proves."""
     left = state.control.nodes_left(state.n_nodes)
-    budget = STEP_NODES if left is None else max(1, min(STEP_NODES, left))
+    budget = state.step_nodes if left is None else max(1, min(state.step_nodes, left))
     while budget > 0 and len(state.solved) < len(space.roots):
         if state.search is None:
             need = _need(state, space, ledger)

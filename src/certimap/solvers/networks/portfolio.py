@@ -30,9 +30,9 @@ class TurnTuning:
     turn: float = 2.0**27  # products, or what takes as long, that a part may form in one turn
     fair_every: int = 4  # every so manieth turn goes to the part that has had the least work
     memory: float = 0.25  # how much of a part's last gain counts beside its next one
-    # i_bounds, iterations: of the mini-buckets, one after another
-    i_bounds: tuple[int, ...] = (10, 14, 17)
-    iterations: int = 50
+    # bits, iterations: of the mini-buckets, one after another
+    bits: tuple[float, ...] = (10.0, 13.0, 16.0, 19.0, 22.0)
+    iterations: int = 32
     # products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
     # `set_elimination`
     weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 1.0)
@@ -146,18 +146,19 @@ class Portfolio(Solver):
             network = replace(made, control=control)  # a tree may outlive the run that it was made for
         parts = [
             part(full, FullWidth(), on=network),
-            part(buckets, *(WeightedMiniBuckets(i, tuning.iterations) for i in tuning.i_bounds), on=network),
+            part(buckets, *(WeightedMiniBuckets(None, tuning.iterations, b) for b in tuning.bits), on=network),
         ]
         if network is not posterior:
             in_sets = part(sets, SetElimination(), on=posterior, books=True)
             in_sets.turn = tuning.head_start
             return [in_sets, *parts]
         parts.append(part(boxes, Frontier(), on=posterior, books=True))
-        parts[-1].is_spare = posterior.facts.work > tuning.dear
-        depth_first = AndOrBranchAndBound()
-        is_quick = STEP_NODES * posterior.facts.work <= tuning.turn
-        if is_quick and depth_first.unsuited(posterior) is None:
-            parts.append(part(paths, depth_first, on=posterior))
+        per_node = max(paths, posterior.facts.work)
+        depth_first = AndOrBranchAndBound(step_nodes=max(1, min(STEP_NODES, int(tuning.turn / per_node))))
+        if depth_first.unsuited(posterior) is None:
+            parts.append(part(per_node, depth_first, on=posterior))
+        for by_points in parts[2:]:
+            by_points.is_spare = posterior.facts.work > tuning.dear
         return parts
 
     def effort(self, state: PortfolioState) -> Effort:
@@ -220,10 +221,8 @@ def _gap(ledger: Ledger) -> tuple[float, float]:
 
 
 def _gained(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Return the share of the gap that was closed; 1 where a first answer or a first bound came."""
-    if before == after:
-        return 0.0
+    """Return the share of the gap that was closed; 0 where there was none yet, because any part would find one."""
     gap = before[1] - before[0]
-    if not math.isfinite(gap):
-        return 1.0
+    if before == after or not math.isfinite(gap):
+        return 0.0
     return max(0.0, 1.0 - (after[1] - after[0]) / gap) if gap > 0.0 else 0.0

@@ -20,8 +20,9 @@ from certimap.networks.relaxation.split_tree import PassClock, SplitTree, tree_b
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import RELAXATION, Effort, Family, Solver
 
-TEMPERATURES = (0.1, 0.01, 0.001)
-FEWER = 3  # variables in a message, where the time left does not suffice for steps on the tree before
+TEMPERATURES = (0.1, 0.1, 0.01, 0.001)  # of the quarters of the iterations
+# variables in a message, and log2 of the entries of a table, where time does not suffice for the tree before
+FEWER = 3
 
 
 @dataclass(eq=False)
@@ -31,7 +32,7 @@ class MiniBucketState:
     posterior: NetworkPosterior
     clock: PassClock
     tree: SplitTree
-    i_bound: int | None
+    n_less: int = 0  # how often the tables were made smaller
     tightener: Tightener | None = None
     n_done: int = 0
     work: int = 0
@@ -63,25 +64,29 @@ class WeightedMiniBuckets(Solver):
         splits nothing.
     iterations
         Quasi-Newton steps; 0 takes the plain mini-bucket bound.
+    bits
+        Log base 2 of the most entries of a table, apart from those of the model itself: where variables have many
+        states, it limits tables as no i-bound does.
     """
 
     i_bound: int | None = 10
     iterations: int = 10
+    bits: float = math.inf
 
     name: ClassVar[str] = "wmb"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "elimination"
 
     def __post_init__(self) -> None:
-        if (self.i_bound is not None and self.i_bound < 1) or self.iterations < 0:
+        if (self.i_bound is not None and self.i_bound < 1) or self.iterations < 0 or not self.bits >= 0.0:
             raise SolverError(
-                f"i_bound is {self.i_bound} and iterations {self.iterations}; an i_bound of "
-                "at least 1 and iterations not below 0 are expected"
+                f"i_bound is {self.i_bound}, iterations {self.iterations} and bits {self.bits}; an i_bound of "
+                "at least 1, and iterations and bits not below 0 are expected"
             )
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a problem whose unsplit tables exceed the memory of the run."""
-        if self.i_bound is not None or not isinstance(posterior, NetworkPosterior):
+        if self.i_bound is not None or self.bits < math.inf or not isinstance(posterior, NetworkPosterior):
             return None
         problem = posterior.problem
         needed = tree_bytes(problem, split(problem, nuisance_first(problem), limit(problem.sizes)))
@@ -96,8 +101,13 @@ class WeightedMiniBuckets(Solver):
         self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> MiniBucketState:
         self.refuse_boxes(boxes)
-        tree = _tree(posterior, self.i_bound, control)
-        return MiniBucketState(posterior, PassClock(control), tree, self.i_bound)
+        return MiniBucketState(posterior, PassClock(control), self._tree(posterior, 0, control))
+
+    def _tree(self, posterior: NetworkPosterior, n_less: int, control: Control) -> SplitTree:
+        problem, less = posterior.problem, FEWER * n_less
+        i_bound = None if self.i_bound is None else self.i_bound - less
+        fits = limit(problem.sizes, 2.0 ** (self.bits - less), i_bound)
+        return SplitTree.of(problem, nuisance_first(problem, control=control), fits, control.memory_limit)
 
     def effort(self, state: MiniBucketState) -> Effort:
         return Effort(n_bytes=state.tree.n_bytes, work=state.work)
@@ -105,7 +115,7 @@ class WeightedMiniBuckets(Solver):
     def step(self, state: MiniBucketState, ledger: Ledger) -> MiniBucketState:
         """Bound and decode as things stand, then take a share of the iterations."""
         if state.tightener is not None:
-            temperature = TEMPERATURES[min(3 * state.n_done // max(self.iterations, 1), 2)]
+            temperature = TEMPERATURES[4 * state.n_done // max(self.iterations, 1)]
             n_steps = min(max(1, self.iterations // 6), self.iterations - state.n_done)
             state.tightener.run(temperature, n_steps)
             state.n_done += n_steps
@@ -117,17 +127,13 @@ class WeightedMiniBuckets(Solver):
         ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
         ledger.candidates(state.posterior.point(decode(state.tree, scratch=s, clock=state.clock)))
         if state.tightener.is_cut:
-            if state.i_bound is None or state.i_bound <= FEWER or state.clock.control.should_stop:
+            limits = self.bits if self.i_bound is None else min(self.bits, self.i_bound)
+            state.n_less += 1
+            if limits == math.inf or limits <= FEWER * state.n_less or state.clock.control.should_stop:
                 raise TimeUp("shifting costs")
-            state.i_bound -= FEWER
-            state.tree, state.tightener = _tree(state.posterior, state.i_bound, state.clock.control), None
+            state.tree = self._tree(state.posterior, state.n_less, state.clock.control)
+            state.tightener = None
             state.n_done = 0
             return state
         state.done = state.n_done >= self.iterations or not state.tree.is_split
         return state
-
-
-def _tree(posterior: NetworkPosterior, i_bound: int | None, control: Control) -> SplitTree:
-    problem = posterior.problem
-    order = nuisance_first(problem, control=control)
-    return SplitTree.of(problem, order, limit(problem.sizes, i_bound=i_bound), control.memory_limit)
