@@ -16,7 +16,6 @@ class DelayedOrder(NamedTuple):
     # log2_largest, log2_work: log base 2 of the joint states of its largest clique, and of all cliques together
     log2_largest: float
     log2_work: float
-    n_early: int  # the number of query variables eliminated before a hidden one
 
 
 def delayed(
@@ -43,10 +42,9 @@ def delayed(
         else:
             graph.make_room(v, bits)
             graph.eliminate(v)
-    n_early = len(problem.query) - len(graph.waiting)
     while graph.near:
         graph.eliminate(min(graph.near, key=lambda u: (graph.weight(graph.near[u], u), u)))
-    return DelayedOrder(graph.order, graph.largest, math.log2(max(graph.work, 1.0)), n_early)
+    return DelayedOrder(graph.order, graph.largest, math.log2(max(graph.work, 1.0)))
 
 
 class _Graph:

@@ -83,18 +83,12 @@ class MixedTree:
         self._spare: dict[int, list[Floats]] = {}  # memory of messages that are used up, by size
         self._scopes = [tuple(sorted(r.separator, key=self.place.__getitem__)) for r in self.regions]
 
-    def bound(self) -> float:
-        """Return an upper bound (nats) on the problem's value, rounded up; -inf where it is 0."""
-        self._up(keep=False)
-        return self._total() + self.log_slack
-
     def bounds(self) -> StateBounds:
         """Return bounds of the whole, and of each state of every queried variable.
 
-        Cost: up to three times as much as `bound`, and the messages that buckets of queried variables receive are
-        kept.
+        Cost: up to three passes. The messages that buckets of queried variables receive are kept.
         """
-        self._up(keep=True)
+        self._up()
         total = self._total()
         if total == -math.inf:
             return StateBounds(
@@ -139,7 +133,7 @@ class MixedTree:
 
     # --- passes ------------------------------------------------------------------------------------------
 
-    def _up(self, keep: bool) -> None:
+    def _up(self) -> None:
         """Send the messages towards the roots; keep the messages that `_down` needs."""
         self._messages: dict[int, MixedMessage] = {}
         self._locals: dict[int, MixedMessage | None] = {}
@@ -153,11 +147,9 @@ class MixedTree:
                     if self.parent[root] < 0:
                         self._messages[root] = MixedMessage((), np.zeros(1))
                 return
-            if not (keep and self._keeps(region)):
+            if not self._keeps(region):
                 for c in region.children:
                     self._free(self._messages.pop(c))
-            if not keep:
-                del self._locals[r]
 
     def _total(self) -> float:
         """Return the log of the product of the root messages, constants included."""

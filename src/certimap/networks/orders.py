@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -171,13 +170,8 @@ class _Found(NamedTuple):
     log2_size: float
 
 
-@dataclass(frozen=True)
-class _Try:
-    """A recipe for an order: a rule, its random stream, and the share of the best order to keep."""
-
-    rule: OrderRule
-    row: int = 0
-    kept: float = 0.0
+# A recipe for an order: a rule, its random stream, and the share of the best order to keep.
+_Try = tuple[OrderRule, int, float]
 
 
 class _Search:
@@ -222,9 +216,9 @@ class _Search:
         band = np.array(sweeps.reverse_cuthill_mckee(matrix, True), np.int64)
         for order in (band, band[::-1]):
             self.place[order] = np.arange(n)
-            yield _Try(OrderRule(PLACE, _UNLIMITED, -1.0, 0.0))
+            yield OrderRule(PLACE, _UNLIMITED, -1.0, 0.0), 0, 0.0
         for cost in (WEIGHTED_FILL, SIZE):
-            yield _Try(OrderRule(cost, _UNLIMITED, -1.0, 0.0))
+            yield OrderRule(cost, _UNLIMITED, -1.0, 0.0), 0, 0.0
 
     def random_tries(self) -> Iterator[_Try]:
         """Yield tries without end."""
@@ -232,13 +226,13 @@ class _Search:
         for k in itertools.count():
             noise, spread = _NOISE[k // len(_COSTS) % len(_NOISE)]
             kept = rng.random() if k % KEPT_TRIES else 0.0
-            yield _Try(OrderRule(_COSTS[k % len(_COSTS)], _UNLIMITED, noise, spread), k, kept)
+            yield OrderRule(_COSTS[k % len(_COSTS)], _UNLIMITED, noise, spread), k, kept
 
     def made(self, try_: _Try, best: _Found) -> _Found | None:
         """Return the order of a try; None where it is dearer than the best, or the time was up."""
-        kept = best.order[: int(try_.kept * len(best.order))]
+        rule, row, kept = try_
         try:
-            return self.greedy(try_.rule, kept, try_.row, best.log2_size)
+            return self.greedy(rule, best.order[: int(kept * len(best.order))], row, best.log2_size)
         except TimeUp:
             return None
 

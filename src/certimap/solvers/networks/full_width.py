@@ -110,11 +110,6 @@ class BoxBounds:
             allowed -= 1.0
         return least
 
-    def fits(self, order: DelayedOrder, tree: MixedTree) -> bool:
-        """Whether work and memory of an elimination keep to the limits."""
-        share = self.tuning.memory_share * self.control.memory_limit
-        return order.log2_work <= self.tuning.most_bits and tree.n_bytes <= share
-
     def bound(self, mask: Mask, bits: float) -> Box | None:
         """Bound a box and every state in it; None where no elimination keeps to the limits.
 
@@ -126,7 +121,8 @@ class BoxBounds:
             return Box(-math.inf, each)
         order = self.order(problem, bits)
         tree = MixedTree(problem, order.order, self.control, self.workers)
-        if not self.fits(order, tree):
+        share = self.tuning.memory_share * self.control.memory_limit
+        if order.log2_work > self.tuning.most_bits or tree.n_bytes > share:
             return None
         try:
             found = tree.bounds()
