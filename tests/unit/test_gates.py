@@ -34,7 +34,7 @@ BY_NAME = {
     "learn/__init__.py": 1,  # names of the package
     "learn/clusters.py": 2,  # estimators of other libraries
     "learn/estimator.py": 5,  # own settings, and data frames
-    "learn/columns.py": 12,  # data frames
+    "learn/table.py": 12,  # data frames
     "plots/series.py": 1,  # fields of history entries
     "core/query.py": 2,  # data frames
     "core/result.py": 1,  # numpy values

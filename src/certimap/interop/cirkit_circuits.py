@@ -64,14 +64,10 @@ def _gathered(entry: Any, outputs: list[Ids]) -> Any:
 
 
 def _log_likelihood(x: Any, columns: list[int], rows: Floats) -> Floats:
+    """Return the library's values, which are logs in some of its semirings."""
     found = numbers(module_values(x, "forward", columns, rows)).reshape(len(rows), -1)[:, 0]
-    return found if _is_log(x) else logs(found)
-
-
-def _is_log(x: Any) -> bool:
-    """Whether a circuit computes logs."""
-    layers = list(attribute(x, "layers"))
-    return "LSE" in attribute(layers[0], "semiring").__name__
+    semiring = attribute(next(iter(attribute(x, "layers"))), "semiring").__name__
+    return found if "LSE" in semiring else logs(found)
 
 
 def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
@@ -113,14 +109,10 @@ def _binomial(layer: Any) -> Floats:
     return ways + ones + zeros
 
 
-def _embedding(layer: Any) -> Floats:
-    return logs(_nonnegative(layer, "weight"))
-
-
 _TABLES: dict[str, Callable[[Any], Floats]] = {
     "TorchCategoricalLayer": _categorical,
     "TorchBinomialLayer": _binomial,
-    "TorchEmbeddingLayer": _embedding,
+    "TorchEmbeddingLayer": lambda layer: logs(_nonnegative(layer, "weight")),
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.core.domain import Categorical
-from certimap.errors import MissingDependency, ModelError
+from certimap.errors import ModelError
+from certimap.interop.reading import library
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
 
@@ -40,10 +40,7 @@ def to_networkx(model: Any) -> Any:
     MissingDependency
         Without networkx.
     """
-    try:
-        networkx = import_module("networkx")
-    except ImportError:
-        raise MissingDependency("to_networkx needs networkx: pip install networkx") from None
+    networkx = library("to_networkx", "networkx")
     if isinstance(model, Circuit):
         return _circuit(model, networkx)
     if not isinstance(model, Network):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.errors import MissingDependency, ModelError
+from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,
     Reading,
@@ -17,6 +18,7 @@ from certimap.interop.reading import (
     classes_of,
     kind_of,
     labels_of,
+    library,
     log_normal,
     logs,
     numbers,
@@ -51,23 +53,32 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 def _bayesian(x: Any) -> Reading:
-    nodes: list[Any] = list(attribute(x, "nodes")())
-    tables: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
-    lacking = [node for node in nodes if node not in tables]
-    if lacking:
-        raise ModelError(f"node {lacking[0]!r} of this {kind_of(x)} has no conditional table; each needs one")
+    tables = _of_nodes(x, "table", lambda cpd: list(attribute(cpd, "variables"))[1:])
+    nodes = list(tables)
     domain = _domain(x, nodes, list(tables.values()))
     place = {node: i for i, node in enumerate(nodes)}
     factors: list[Factor] = []
     for node in nodes:
         child, *parents = list(attribute(tables[node], "variables"))
-        if set(parents) != set(attribute(x, "predecessors")(node)):
-            raise ModelError(f"the table of node {child!r} has the parents {parents}; the graph has others")
         table = np.moveaxis(_aligned(tables[node], domain, place), 0, -1)
         factors.append(Factor([place[v] for v in (*parents, child)], table))
     return Reading(
         BayesianNetwork(domain, factors), lambda rows: _log_values(list(tables.values()), domain, nodes, rows)
     )
+
+
+def _of_nodes(x: Any, what: str, parents_of: Callable[[Any], list[Any]]) -> dict[Any, Any]:
+    """Return each node's table or density; ModelError for a missing one, or other parents than the graph's."""
+    found: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
+    made: dict[Any, Any] = {}
+    for node in attribute(x, "nodes")():
+        if node not in found:
+            raise ModelError(f"node {node!r} of this {kind_of(x)} has no conditional {what}; each needs one")
+        parents = parents_of(found[node])
+        if set(parents) != set(attribute(x, "predecessors")(node)):
+            raise ModelError(f"the {what} of node {node!r} has the parents {parents}; the graph has others")
+        made[node] = found[node]
+    return made
 
 
 def _log_values(tables: list[Any], domain: Domain, nodes: list[Any], rows: Floats) -> list[float]:
@@ -84,37 +95,28 @@ def _log_values(tables: list[Any], domain: Domain, nodes: list[Any], rows: Float
 
 
 def _linear_gaussian(x: Any) -> Reading:
-    nodes: list[Any] = list(attribute(x, "nodes")())
-    found: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
+    found = _of_nodes(x, "density", lambda cpd: list(attribute(cpd, "evidence")))
     made: list[LinearGaussian] = []
-    for node in nodes:
-        if node not in found:
-            raise ModelError(f"node {node!r} of this {kind_of(x)} has no conditional density; each needs one")
-        parents = list(attribute(found[node], "evidence"))
-        if set(parents) != set(attribute(x, "predecessors")(node)):
-            raise ModelError(f"the density of node {node!r} has the parents {parents}; the graph has others")
-        weights = numbers(attribute(found[node], "beta")).reshape(-1)
+    for node, density in found.items():
+        parents = list(attribute(density, "evidence"))
+        weights = numbers(attribute(density, "beta")).reshape(-1)
         if len(weights) != 1 + len(parents):
             raise ModelError(
                 f"node {node!r} has {len(weights)} numbers as beta; expected an intercept and one per parent"
             )
-        sd = float(attribute(found[node], "std"))
+        sd = float(attribute(density, "std"))
         above = [str(parent) for parent in parents]
         made.append(LinearGaussian(str(node), above, weights[0], weights[1:], sd))
-    return Reading(
-        LinearGaussianNetwork(made), lambda rows: _log_densities([found[n] for n in nodes], nodes, rows)
-    )
+    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(found, rows))
 
 
-def _log_densities(densities: list[Any], nodes: list[Any], rows: Floats) -> Floats:
+def _log_densities(densities: dict[Any, Any], rows: Floats) -> Floats:
     """Return the sums of the logs of pgmpy's densities (its own joint Gaussian is rounded to eight decimals)."""
-    columns = {node: rows[:, i] for i, node in enumerate(nodes)}
+    columns = {node: rows[:, i] for i, node in enumerate(densities)}
     total = np.zeros(len(rows))
-    for density in densities:
-        ones = np.ones(len(rows))
-        mean = np.stack([ones, *(columns[v] for v in density.evidence)], axis=1) @ numbers(density.beta).reshape(
-            -1
-        )
+    for density in densities.values():
+        above = np.stack([np.ones(len(rows)), *(columns[v] for v in density.evidence)], axis=1)
+        mean = above @ numbers(density.beta).reshape(-1)
         total += log_normal(columns[density.variable], mean, float(density.std))
     return total
 
@@ -185,12 +187,7 @@ def to_pgmpy(model: Any) -> Any:
     """
     if not isinstance(model, BayesianNetwork | MarkovNetwork):
         raise ModelError(f"a {type(model).__name__} is no network; pgmpy holds Bayesian and Markov networks")
-    try:
-        from importlib import import_module
-
-        models, discrete = import_module("pgmpy.models"), import_module("pgmpy.factors.discrete")
-    except ImportError:
-        raise MissingDependency("to_pgmpy needs pgmpy: pip install pgmpy") from None
+    models, discrete = (library("to_pgmpy", module) for module in ("pgmpy.models", "pgmpy.factors.discrete"))
     if isinstance(model, BayesianNetwork):
         return _to_bayesian(model, models, discrete)
     return _to_markov(model, models, discrete)
@@ -235,10 +232,7 @@ def _to_markov(model: MarkovNetwork, models: Any, discrete: Any) -> Any:
         constant = 1.0
         scope = [names[v] for v in factor.scope]
         if not np.all(np.isfinite(table)):
-            raise ModelError(
-                f"the factor over {[names[v] for v in factor.scope]} exceeds floats, which pgmpy holds"
-            )
-        scope = [names[v] for v in factor.scope]
+            raise ModelError(f"the factor over {scope} exceeds floats, which pgmpy holds")
         out.add_edges_from((a, b) for k, a in enumerate(scope) for b in scope[k + 1 :])
         states = _states(model.domain, factor.scope)
         out.add_factors(discrete.DiscreteFactor(scope, list(factor.shape), table, state_names=states))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.core.model import Model
 from certimap.core.untyped import plain_scalar
-from certimap.errors import ModelError
+from certimap.errors import MissingDependency, ModelError
 
 Floats = NDArray[np.float64]
 _HALF_LOG_2PI = 0.9189385332046727
@@ -45,6 +46,15 @@ class Reading:
     compared: Model | None = None
     states: Sequence[int] | None = None
     hidden: Collection[int] = ()
+
+
+def library(function: str, module: str) -> Any:
+    """Import a module of another library that a function needs."""
+    try:
+        return import_module(module)
+    except ImportError:
+        name = module.partition(".")[0]
+        raise MissingDependency(f"{function} needs {name}: pip install {name}") from None
 
 
 def kind_of(x: object) -> str:

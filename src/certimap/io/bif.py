@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
-from certimap.io.files import AnyPath, line_of, read_text
-from certimap.io.numbers import Numbers, is_number, read_numbers
+from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.numbers import Numbers, is_number, read_numbers, written
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.rows import ACCEPTED, RowNormaliser, row_totals
@@ -320,9 +320,7 @@ class _Reader:
                         f"the probability block of {name!r} lacks the row ({self.labels(own, index)})", own.start
                     )
                 rows.append(row)
-            is_plain = all(row.logs is None for row in rows)
-            logs = None if is_plain else np.array([row.all_logs for row in rows])
-            table = Numbers(np.array([row.values for row in rows]), logs).reshape(*shape)
+            table = Numbers.stacked(rows).reshape(*shape)
         return table
 
     def labels(self, own: _Table, index: tuple[int, ...]) -> str:
@@ -340,3 +338,46 @@ def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
     totals = [t.values.sum(axis=-1) for t in (moved, other)]
     fits = [bool(np.all((np.abs(total - 1.0) <= ACCEPTED) | (total == 0.0))) for total in totals]
     return other if fits[1] and not fits[0] else moved
+
+
+_PLAIN = re.compile(r'[^\s"(){}\[\],;|/]+')
+
+
+def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network; numbers read back exactly, state labels read back as text.
+
+    Raises ModelError for a name that BIF cannot hold, or two states of a variable that are equal as text.
+    """
+    names = [_written(n, n) for n in model.domain.names]
+    states: list[list[str]] = []
+    for variable in model.domain:
+        labels = variable.states if isinstance(variable, Categorical) else ()
+        texts = [_written(str(s), variable.name) for s in labels]
+        if len(set(texts)) < len(texts):
+            raise ModelError(f"variable {variable.name!r} has two states that read the same in BIF")
+        states.append(texts)
+    lines = ["network unknown {", "}"]
+    for name, texts in zip(names, states, strict=True):
+        lines += [f"variable {name} {{", f"  type discrete [ {len(texts)} ] {{ {', '.join(texts)} }};", "}"]
+    for factor in model.factors:
+        *parents, child = factor.scope
+        if not parents:
+            lines += [f"probability ( {names[child]} ) {{", f"  table {', '.join(written(factor))};", "}"]
+            continue
+        lines.append(f"probability ( {names[child]} | {', '.join(names[p] for p in parents)} ) {{")
+        texts, size = written(factor), factor.shape[-1]
+        for row, index in enumerate(itertools.product(*(range(k) for k in factor.shape[:-1]))):
+            given = ", ".join(states[p][s] for p, s in zip(parents, index, strict=True))
+            lines.append(f"  ({given}) {', '.join(texts[row * size : (row + 1) * size])};")
+        lines.append("}")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _written(text: str, variable: str) -> str:
+    if _PLAIN.fullmatch(text):
+        return text
+    if '"' in text:
+        raise ModelError(
+            f"{text!r} of variable {variable!r} cannot be written as BIF; expected text without double quotes"
+        )
+    return f'"{text}"'

@@ -15,7 +15,6 @@ import math
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.io.braces import SLASHES, BraceBlock, BraceEntry, Braces, quoted, words_of
 from certimap.io.declared import MAX_EXPANDED, Declared
@@ -122,7 +121,7 @@ class _Reader:
                 block.at,
             )
         found = [rows.get(index, default) for index in itertools.product(*(range(k) for k in sizes))]
-        return _joined([row for row in found if row is not None])
+        return Numbers.stacked([row for row in found if row is not None]).reshape(-1)
 
     def row(self, entry: BraceEntry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
         """Read one row: the numbers of the parents' states (None for the default), and its entries."""
@@ -134,13 +133,6 @@ class _Reader:
         words = words_of(found[1] or "")
         index = None if found[2] else tuple(int(word[:9]) for word in words)
         return index, self.source.numbers(BraceEntry(found[3], entry.at), cut(name))
-
-
-def _joined(rows: list[Numbers]) -> Numbers:
-    values: NDArray[np.float64] = np.concatenate([row.values for row in rows])
-    if all(row.logs is None for row in rows):
-        return Numbers(values)
-    return Numbers(values, np.concatenate([row.all_logs for row in rows]))
 
 
 def write_dsc(model: BayesianNetwork, path: AnyPath) -> None:

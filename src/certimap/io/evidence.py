@@ -6,7 +6,6 @@ the others.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
 from certimap.core.untyped import is_dict, is_list, is_mapping
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
-from certimap.io.files import AnyPath, read_text
+from certimap.io.files import AnyPath, parsed_json
 from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
 from certimap.io.uai_questions import read_evidence, read_map, read_query
@@ -104,20 +103,9 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
 # ---------------------------------------------------------------- JSON
 
 
-def _json(path: AnyPath, options: TextOptions) -> Any:
-    try:
-        return json.loads(read_text(path, options.encoding))
-    except json.JSONDecodeError as error:
-        raise ParseError(f"the file is no JSON ({error.msg})", path, error.lineno) from None
-    except RecursionError:
-        raise ParseError("the file nests too deeply; an object or a list of objects is expected", path) from None
-    except ValueError as error:  # a number with thousands of digits
-        raise ParseError(f"the file holds a number that is too long ({error})", path) from None
-
-
 def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read an object from names to values, or a list of them."""
-    data = _json(path, options)
+    data = parsed_json(path, options.encoding)
     items: list[Any] = data if is_list(data) else [data]
     if not any(isinstance(item, dict) for item in items):
         raise ParseError("the file holds no object from names to states and no list of such objects", path)
@@ -170,7 +158,7 @@ def _tuples(value: Any) -> Any:
 
 def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a list of names."""
-    names = _json(path, options)
+    names = parsed_json(path, options.encoding)
     if not is_list(names) or not all(isinstance(n, str) for n in names):
         raise ParseError("the file holds no list of variable names, which is what is accepted", path)
     return [EvidenceCase(fspath(path), lambda: (list(names), {}))]
@@ -178,7 +166,7 @@ def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evi
 
 def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read answers from `certimap solve --json`, objects from names to states, or a list of either."""
-    data = _json(path, options)
+    data = parsed_json(path, options.encoding)
     items: list[Any] = data if is_list(data) else [data]
 
     def read(item: Any) -> Asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import gzip
 import io
+import json
 import os
 import re
 import zlib
@@ -12,6 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from certimap.errors import ModelError, ParseError, WriteError, did_you_mean
 
@@ -116,6 +118,18 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
         raise ParseError(
             f"{shown}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}", path, line
         ) from None
+
+
+def parsed_json(path: AnyPath, encoding: str | None = None) -> Any:
+    """Return the content of a JSON file; ParseError for any other."""
+    try:
+        return json.loads(read_text(path, encoding))
+    except json.JSONDecodeError as error:
+        raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
+    except RecursionError:
+        raise ParseError("nests too deeply; expected an object, or a list of objects", path) from None
+    except ValueError as error:  # a number with thousands of digits
+        raise ParseError(f"holds a number that is too long ({error})", path) from None
 
 
 @contextmanager

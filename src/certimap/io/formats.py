@@ -69,7 +69,7 @@ def _of_networks(name: str, reader: str, writer: str, program: str = "") -> Form
 
 
 FORMATS: dict[str, Format] = table_of(
-    _of_networks("bif", "bif:read_bif", "bif_writer:write_bif"),
+    _of_networks("bif", "bif:read_bif", "bif:write_bif"),
     Format(
         "uai",
         "Bayesian and Markov networks",

@@ -8,7 +8,6 @@ numbers in the file, from 0; numbers without leaves are dropped. States are 0, 1
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from certimap.io.circuit_records import (
     over_own_variables,
     shown,
 )
-from certimap.io.files import AnyPath, cut, read_text
+from certimap.io.files import AnyPath, cut, parsed_json
 
 _SPARC = "gcw-circuit-v1"
 _EDGE = ("source", "target", "idx")
@@ -42,14 +41,7 @@ Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights 
 
 def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGaussianNetwork:
     """Read a circuit of deeprob-kit or SparC, or a linear-Gaussian network."""
-    try:
-        data = json.loads(read_text(path, encoding))
-    except json.JSONDecodeError as error:
-        raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
-    except RecursionError:
-        raise ParseError("nests too deeply; expected an object with a list of nodes", path) from None
-    except ValueError as error:  # a number with thousands of digits
-        raise ParseError(f"holds a number that is too long ({error})", path) from None
+    data = parsed_json(path, encoding)
     if is_record(data) and data.get("format") == linear_gaussian.FORMAT:
         return linear_gaussian.linear_gaussian_of_record(path, data)
     if not is_record(data) or not isinstance(data.get("nodes"), list):

@@ -97,7 +97,8 @@ def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:
                 {"name": variable.name, "states": states, "parents": parents, "table": factor.table.tolist()}
             )
     for node in model.nodes:
-        numbers = {key: np.asarray(getattr(node, key)).tolist() for key in ("intercept", "coefficients", "sd")}
+        given = {"intercept": node.intercept, "coefficients": node.coefficients, "sd": node.sd}
+        numbers = {key: np.asarray(values).tolist() for key, values in given.items()}
         variables.append({"name": node.variable, "parents": list(node.parents), **numbers})
     top: dict[str, str | list[str]] = {"format": FORMAT}
     if model.hidden:

@@ -40,6 +40,13 @@ class Numbers:
         """Return the numbers in another shape."""
         return Numbers(self.values.reshape(shape), None if self.logs is None else self.logs.reshape(shape))
 
+    @staticmethod
+    def stacked(rows: Sequence[Numbers]) -> Numbers:
+        """Return rows of equal length as one table."""
+        is_plain = all(row.logs is None for row in rows)
+        logs = None if is_plain else np.array([row.all_logs for row in rows])
+        return Numbers(np.array([row.values for row in rows]), logs)
+
     def transpose(self, *axes: int) -> Numbers:
         """Return the numbers with their axes in another order."""
         return Numbers(self.values.transpose(axes), None if self.logs is None else self.logs.transpose(axes))
