@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from certimap.core.axes import spread
 from certimap.core.control import Control
+from certimap.networks.block_sums import BLOCK, BLOCKS
 from certimap.networks.elimination import Elimination
 from certimap.networks.kernels.buckets import BucketArrays
 from certimap.networks.orders import best_order, min_fill
@@ -20,7 +21,6 @@ from certimap.networks.problem import Joined, Problem, Table, Values, flattened
 
 Ints = NDArray[np.int64]
 SMALL_PRODUCT = 2**13  # largest product, in entries, that a compiled pass holds entirely
-PRODUCTS = 3  # of one bucket, that a sum holds at once
 MOST_STRETCHES = 64
 BITS, STATES_OF_BITS = np.array([1, 2, 4, 8, 16, 64]), np.array([2, 4, 16, 256, 65536])
 MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
@@ -105,9 +105,9 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
     taken = messages * (8.0 + np.where(is_small, 2.0, bits_of_state(n_states) / 8.0))
     held = np.cumsum(taken) - (np.cumsum(released) - released)
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
-    live = 8.0 * _live(messages, cliques.parents)
     largest = float(products.max(initial=0.0))
-    summed = float((live + PRODUCTS * 8.0 * products).max(initial=0.0)) + 8.0 * problem.n_entries
+    blocks = np.minimum(3.0 * products, BLOCKS * BLOCK)
+    summed = 8.0 * (float((_live(messages, cliques.parents) + blocks).max(initial=0.0)) + problem.n_entries)
     return EliminationPlan(
         order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, largest, cliques
     )
@@ -138,7 +138,7 @@ def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list
         borders = sorted({0, *(int(b) for b in np.searchsorted(cumulated, goals)), n})
         kept = sum(float(live[b - 1]) for b in borders[1:-1])
         longest = float(np.diff(cumulated[borders]).max(initial=0.0))
-        n_bytes = 8.0 * (kept + 2.0 * longest + PRODUCTS * float(products.max(initial=0.0)) + problem.n_entries)
+        n_bytes = 8.0 * (kept + 2.0 * longest + min(3.0 * float(products.max(initial=0.0)), BLOCKS * BLOCK) + problem.n_entries)
         if n_bytes < least:
             least, chosen = n_bytes, borders
         if n_bytes <= control.memory_limit:

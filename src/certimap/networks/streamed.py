@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.axes import spread
 from certimap.core.control import Control, WorkClock
-from certimap.core.logs import log_sum
 from certimap.core.rounding import SAFE_LOG2
+from certimap.kernels.parallel import default_workers
+from certimap.networks.block_sums import summed
 from certimap.networks.elimination_plan import Buckets, EliminationPlan, stretches
 from certimap.networks.problem import Problem
 
@@ -51,6 +51,7 @@ class StreamedSum:
     `control`: its memory limit decides how much is computed twice; TimeUp is raised when a pass would end too
     late.
     `masks`: the allowed states of restricted variables.
+    `workers`: threads, None for every core; the answer does not depend on it.
 
     Raises TooLarge when even a single stretch of messages does not fit. In the linear domain, where no product can
     leave the range of doubles; else in logs, at some four times the cost. Zeros stay zeros, and all else keeps its
@@ -63,12 +64,13 @@ class StreamedSum:
         plan: EliminationPlan,
         control: Control | None = None,
         masks: Mapping[int, NDArray[np.bool_]] | None = None,
+        workers: int | None = None,
     ) -> None:
         control = control or Control()
         self._problem, self._plan, self._masks = problem, plan, masks or {}
         self._buckets, self._borders = Buckets(problem, plan), stretches(problem, plan, control)
         self._pace = WorkClock(control, DOING, SECONDS_PER_ENTRY)
-        self._in_logs = False
+        self._in_logs, self._workers = False, workers or default_workers()
         self._roots: dict[int, float] = {}
 
     def log_each(self) -> tuple[float, dict[int, Floats]]:
@@ -207,31 +209,22 @@ class StreamedSum:
         """Return a product summed over the variables of a scope that are not in `onto`, small parts first."""
         if not self._in_logs and sum(p.log2_least for p in parts) < SAFE_LOG2:
             raise _Unsafe
-        ordered = (*onto, *(v for v in scope if v not in onto))
-        total = self._number(1.0)
-        for part in sorted(parts, key=lambda p: p.values.size):
-            values = spread(part.values, part.scope, ordered)
-            total = total + values if self._in_logs else total * values
-        total = np.broadcast_to(total, [self._problem.sizes[v] for v in ordered])
-        axes = tuple(range(len(onto), len(ordered)))
-        scale = math.fsum(p.scale for p in parts)
-        if not axes:
-            return _Part(onto, np.ascontiguousarray(total), scale)
-        if self._in_logs:
-            return _Part(onto, log_sum(total.reshape(*total.shape[: len(onto)], -1), -1), scale)
-        return _Part(onto, total.sum(axis=axes), scale)
+        dropped = [v for v in scope if v not in onto]
+        pairs = [(p.scope, p.values) for p in parts]
+        values = summed(pairs, onto, dropped, self._problem.sizes, self._workers, in_logs=self._in_logs)
+        return _Part(onto, values, math.fsum(p.scale for p in parts))
 
     def _settled(self, part: _Part) -> _Part:
-        """Divide a function by its largest number; its scale absorbs the factor."""
+        """Divide a function, in place, by its largest number; its scale absorbs the factor."""
         values = part.values
         top = float(values.max())
         if self._in_logs:
             return part._replace(values=values - top, scale=part.scale + top) if top > -np.inf else part
         if top <= 0.0:
             return part
-        scaled = values / top
-        least = float(scaled.min(where=scaled > 0.0, initial=1.0))
-        return part._replace(values=scaled, scale=part.scale + math.log(top), log2_least=math.log2(least))
+        values /= top
+        least = float(values.min(where=values > 0.0, initial=1.0))
+        return part._replace(scale=part.scale + math.log(top), log2_least=math.log2(least))
 
 
 def _log(values: Floats) -> Floats:

@@ -68,7 +68,7 @@ class StreamedPosterior(NetworkPosterior):
 
         Raises ImpossibleEvidence when p(e) = 0. Raises TimeUp when the sum for p(e) would end too late.
         """
-        total = sum_all(replace(prepared.problem, query=frozenset()), order, control)
+        total = sum_all(replace(prepared.problem, query=frozenset()), order, control, workers)
         problem = relative_to(prepared.problem, total)
         return cls(
             query.query_domain, replace(prepared, problem=problem), total.log_value, workers, control,
@@ -102,7 +102,7 @@ class StreamedPosterior(NetworkPosterior):
             return -math.inf
         part = restrict(self._everything, {v: np.flatnonzero(m) for v, m in masks.items()})
         try:
-            total = sum_all(part, self._plan.within(part), self.control)
+            total = sum_all(part, self._plan.within(part), self.control, self.workers)
         except ImpossibleEvidence:
             return -math.inf
         return min(total.log_value, 0.0)
@@ -119,7 +119,7 @@ class StreamedPosterior(NetworkPosterior):
         whole, out = np.full(len(boxes.mask), -np.inf), np.full(boxes.mask.shape, -np.inf)
         for b, mask in enumerate(boxes.mask):
             masks, is_open, closed = self._masks(mask)
-            total, each = StreamedSum(self._everything, self._plan, self.control, masks).log_each()
+            total, each = StreamedSum(self._everything, self._plan, self.control, masks, self.workers).log_each()
             if is_open:
                 whole[b] = total
             for v, own in zip(self.states.variables, self.states.columns, strict=True):
@@ -163,7 +163,7 @@ class StreamedPosterior(NetworkPosterior):
         return points[rng.permutation(n)]
 
     def _drawn(self, n: int, rng: np.random.Generator, masks: Masks) -> Points:
-        found = StreamedSum(self._everything, self._plan, self.control, masks).draw(n, rng)
+        found = StreamedSum(self._everything, self._plan, self.control, masks, self.workers).draw(n, rng)
         column = {v: i for i, v in enumerate(self._plan.order)}
         inner = np.zeros((n, len(self.domain)), np.int64)
         for i, v in enumerate(self.states.variables):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.axes import spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import SAFE_LOG2
+from certimap.kernels.parallel import default_workers
+from certimap.networks.block_sums import summed
 from certimap.networks.conditional import Total, log_total
 from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, plan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
-from certimap.networks.problem import ROUNDING, Problem, Table, problem_of
+from certimap.networks.problem import ROUNDING, Problem, problem_of
 from certimap.networks.simplify import impossible
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def log_evidence_of(network: Network, query: Query, control: Control | None = No
     return sum_all(problem, order, control).log_value
 
 
-def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = None) -> Total:
+def sum_all(
+    problem: Problem, order: EliminationPlan, control: Control | None = None, workers: int | None = None
+) -> Total:
     """Sum a problem over all its variables, including query variables.
 
     Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
@@ -93,7 +96,7 @@ def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = 
         raise impossible()
     top = joined.each(joined.tops)
     least = joined.lowest() - joined.tops
-    found = _Pass(problem, order, np.exp(joined.values - top), least / LN2 - 1.0)
+    found = _Pass(problem, order, np.exp(joined.values - top), least / LN2 - 1.0, workers or default_workers())
     for run in found.buckets.runs():
         pace.ahead(ENTRIES_PER_SUM + found.inputs_per_sum * run.n_entries)
         outcome = found.small(run) if run.is_small else found.large(run.first)
@@ -123,8 +126,10 @@ class _Pass:
     `inputs_per_sum`: tables and messages that a sum multiplies, in the mean, and two.
     """
 
-    def __init__(self, problem: Problem, plan: EliminationPlan, tables: Floats, log2_least: Floats) -> None:
-        n = len(plan.order)
+    def __init__(
+        self, problem: Problem, plan: EliminationPlan, tables: Floats, log2_least: Floats, workers: int
+    ) -> None:
+        n, self._workers = len(plan.order), workers
         self.buckets = Buckets(problem, plan)
         self._problem, self._pieces, self._scratch = problem, Pieces(self.buckets, tables), self.buckets.scratch()
         self._acc, self._log2_least = np.empty(self.buckets.largest), np.concatenate([log2_least, np.zeros(n)])
@@ -147,7 +152,7 @@ class _Pass:
         if not tables:  # no table mentions it
             self.log_roots[i] = math.log(self._problem.sizes[scope[0]])
             return DONE
-        message = _summed(tables, scope, self._problem)
+        message = summed(tables, scope[1:], scope[:1], self._problem.sizes, self._workers)
         self._pieces.drop_inputs(i)
         largest = float(message.max())
         if largest <= 0.0:
@@ -157,18 +162,8 @@ class _Pass:
         if len(scope) == 1:
             self.log_roots[i] = math.log(math.ldexp(largest, -shift))
             return DONE
-        scaled = np.ldexp(message, -shift)
-        least = float(scaled.min(where=scaled > 0.0, initial=1.0))
+        np.ldexp(message, -shift, out=message)
+        least = float(message.min(where=message > 0.0, initial=1.0))
         self._log2_least[self.buckets.n_tables + i] = math.log2(least)
-        self._pieces.put(i, scaled)
+        self._pieces.put(i, message)
         return DONE
-
-
-def _summed(tables: list[Table], scope: tuple[int, ...], problem: Problem) -> Floats:
-    """Return the sum over the first variable of a scope of a product of tables, small ones multiplied first."""
-    parts = sorted(tables, key=lambda t: t.log_values.size)
-    total = spread(parts[0].log_values, parts[0].scope, scope)
-    for values_of, values in parts[1:]:
-        total = total * spread(values, values_of, scope)
-    summed, shape = total.sum(axis=0), problem.shape(scope[1:])
-    return np.ascontiguousarray(summed if summed.shape == shape else np.broadcast_to(summed, shape))
