@@ -132,13 +132,14 @@ def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list
     products = 2.0 ** np.minimum(plan.cliques.log2_entries(n_states), MOST_LOG2)
     messages = products / np.maximum(n_states, 1)
     live, cumulated = _live(messages, plan.cliques.parents), np.concatenate([[0.0], np.cumsum(messages)])
+    blocks = min(3.0 * float(products.max(initial=0.0)), BLOCKS * BLOCK)
     n, least, chosen = len(messages), math.inf, [0, len(messages)]
     for k in range(1, MOST_STRETCHES + 1):
         goals = float(cumulated[-1]) * np.arange(1, k) / k
         borders = sorted({0, *(int(b) for b in np.searchsorted(cumulated, goals)), n})
         kept = sum(float(live[b - 1]) for b in borders[1:-1])
         longest = float(np.diff(cumulated[borders]).max(initial=0.0))
-        n_bytes = 8.0 * (kept + 2.0 * longest + min(3.0 * float(products.max(initial=0.0)), BLOCKS * BLOCK) + problem.n_entries)
+        n_bytes = 8.0 * (kept + 2.0 * longest + blocks + problem.n_entries)
         if n_bytes < least:
             least, chosen = n_bytes, borders
         if n_bytes <= control.memory_limit:
