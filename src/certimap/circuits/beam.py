@@ -78,7 +78,8 @@ class _Beam:
 
     def _leaf(self, leaf: int) -> BeamEntry:
         """Return the best states of a leaf, or the peak of its density."""
-        plan, size = self.plan, int(self.nodes.leaf_size[leaf])
+        plan = self.plan
+        size = int(plan.domain.n_states[plan.leaf_var[leaf]])
         if size == 0:
             values, log_values = self.peaks.peak_at[leaf : leaf + 1], self.peaks.peak_log[leaf : leaf + 1]
         else:
@@ -109,7 +110,7 @@ class _Beam:
             log_values = log_sum(terms + weights[:, None], 0)
             best = _largest(log_values, self.width)
             self.kept[member] = BeamEntry(candidates[best], log_values[best])
-            member = int(self.nodes.next_in_group[member])
+            member = int(self.peaks.next_in_group[member])
 
     def _evaluated(self, node: int, candidates: Floats) -> Floats:
         """Return ln of each child of a sum at each candidate, shape (n_children, n_candidates)."""

@@ -14,74 +14,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.evaluation import functions_of
+from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool
-from certimap.circuits.kernels.real import fill_peaks, fill_scales
+from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
 from certimap.core.domain import Domain
-from certimap.core.rounding import SMALLEST_FACTOR
 
 MAX_SCOPE_ENTRIES = 30_000_000  # limit on the size of all scopes together; larger circuits get no caps
 MAX_SCOPE_WORDS = 50_000_000
 POOL_BYTES = 64_000_000
 TRACE_ENTRIES = 1 << 14  # initial entries of a trace; it grows fourfold
+Ints = NDArray[np.int64]
 TRACE_COLUMNS = 32  # bytes of columns for each entry
 
 
 @dataclass(frozen=True, eq=False)
 class PlanView:
-    """A plan's arrays for the kernels of the box search.
+    """A plan's arrays for the kernels of the box search."""
 
-    Attributes
-    ----------
-    domain
-        The query variables.
-    arrays
-        Input of the kernels. A categorical variable has one column per state; a real one has two, the
-        halves of its interval below and above a probe's proposed split.
-    low, high
-        float64, shape (n,): the intervals of the real variables.
-    roundings
-        float64, shape (5,): numbers of roundings for outward rounding of bounds, see `rounding.py`.
-    """
-
-    domain: Domain
+    domain: Domain  # the query variables
+    # input of the kernels. A categorical variable has one column per state; a real one has two, the halves of its
+    # interval below and above a probe's proposed split
     arrays: ProbeArrays
+    # low, high: (n,): the intervals of the real variables
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    roundings: NDArray[np.float64]
+    roundings: NDArray[np.float64]  # (5,): numbers of roundings for outward rounding of bounds, see `rounding.py`
 
     @classmethod
     def of(cls, plan: Plan) -> PlanView:
         """View a plan; cost linear in its edges."""
-        domain = plan.domain
-        widths = np.where(domain.n_states == 0, 2, domain.n_states)
-        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-        low, high = plan.ends
-        arrays = ProbeArrays(
-            plan.is_sum,
-            plan.child_ptr,
-            plan.children,
-            plan.log_weights,
-            plan.leaf_ptr,
-            plan.leaf_var,
-            plan.leaf_start,
-            _in_logs(plan),
-            plan.tables,
-            plan.log_tables,
-            functions_of(plan),
-            plan.decides,
-            offsets,
-            domain.n_states,
-            _scales(plan),
-            plan.is_whole,
-            domain.is_discrete,
-        )
-        return cls(domain, arrays, low, high, roundings_of(plan, arrays.in_logs))
+        arrays = probe_arrays(plan)
+        return cls(plan.domain, arrays, *plan.ends, roundings_of(plan, arrays.in_logs))
 
     @property
     def n_nodes(self) -> int:
@@ -95,24 +63,6 @@ class PlanView:
     def n_edges(self) -> int:
         """Edges to inner nodes and leaves, all visited by one pass."""
         return len(self.arrays.children) + len(self.arrays.leaf_var)
-
-
-def _in_logs(plan: Plan) -> NDArray[np.bool_]:
-    """Mark leaves whose products might underflow, bool (n_leaves,): real leaves, and leaves with a tiny entry."""
-    tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
-    before = np.concatenate([[0], np.cumsum(tiny)])
-    sizes = plan.domain.n_states[plan.leaf_var]
-    return (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
-
-
-def _scales(plan: Plan) -> NDArray[np.float64]:
-    """Return the smallest scale among each real variable's leaves; 1 for categorical variables."""
-    scales = np.full(len(plan.domain), np.inf)
-    real = plan.domain.n_states[plan.leaf_var] == 0
-    lengths = np.empty(np.count_nonzero(real))
-    fill_scales(functions_of(plan), plan.tables, plan.leaf_start[real], lengths)
-    np.minimum.at(scales, plan.leaf_var[real], lengths)
-    return np.where(np.isfinite(scales), scales, 1.0)
 
 
 def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -130,32 +80,16 @@ def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 @dataclass(eq=False)
 class Caps:
-    """The known caps of a plan's sum nodes; `advance` computes more.
+    """The known caps of a plan's sum nodes; `advance` computes more."""
 
-    Parameters
-    ----------
-    view
-        The plan.
-    log_factor
-        A node is solved when its bound is within this (nats) of its best value.
-    max_boxes
-        Limit on boxes of one node's search; multiplied by 8 for unsolved nodes in every further round.
-    max_trace
-        Limit in bytes for recording how searches covered their boxes; 0 records nothing.
-
-    Attributes
-    ----------
-    is_traced
-        Whether the record is complete: it was requested, and fits its limit.
-    """
-
-    view: PlanView
-    log_factor: float
+    view: PlanView  # the plan
+    log_factor: float  # a node is solved when its bound is within this (nats) of its best value
+    # limit on boxes of one node's search; multiplied by 8 for unsolved nodes in every further round
     max_boxes: int = 400
     work: int = 0
     table: CapTable = field(init=False)
-    max_trace: int = 0
-    is_traced: bool = field(init=False)
+    max_trace: int = 0  # limit in bytes for recording how searches covered their boxes; 0 records nothing
+    is_traced: bool = field(init=False)  # whether the record is complete: it was requested, and fits its limit
     _row: int = 0
     _pool: Pool | None = None
     _trace: Trace = field(init=False)
@@ -271,17 +205,17 @@ class Caps:
 
 def empty_table(view: PlanView) -> CapTable:
     """Return a table without caps."""
-    n = view.n_nodes
-    return CapTable(
-        np.zeros(0, np.int64),
-        np.full(n, -1, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(0, np.int64),
-        np.zeros(0),
-        np.zeros(0),
-        np.full(n, np.inf),
-        np.zeros(0, np.bool_),
-    )
+    nothing = np.zeros(0, np.int64)
+    return _table_of(view.n_nodes, nothing, np.zeros(1, np.int64), nothing)
+
+
+def _table_of(n_nodes: int, targets: Ints, scope_ptr: Ints, scope_vars: Ints) -> CapTable:
+    """Return a table of unsolved nodes, given their scopes."""
+    slot = np.full(n_nodes, -1, np.int64)
+    slot[targets] = np.arange(len(targets))
+    values, caps = np.full(len(targets), -np.inf), np.full(n_nodes, np.inf)
+    best, solved = np.zeros(len(scope_vars)), np.zeros(len(targets), np.bool_)
+    return CapTable(targets, slot, scope_ptr, scope_vars, best, values, caps, solved)
 
 
 def _make_table(view: PlanView) -> CapTable:
@@ -306,18 +240,7 @@ def _make_table(view: PlanView) -> CapTable:
             return empty_table(view)
     scope_vars = np.concatenate([np.zeros(0, np.int64), *members])
     scope_ptr = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *sizes]))]).astype(np.int64)
-    slot = np.full(n_nodes, -1, np.int64)
-    slot[targets] = np.arange(len(targets))
-    return CapTable(
-        targets,
-        slot,
-        scope_ptr,
-        scope_vars,
-        np.zeros(len(scope_vars)),
-        np.full(len(targets), -np.inf),
-        np.full(n_nodes, np.inf),
-        np.zeros(len(targets), np.bool_),
-    )
+    return _table_of(n_nodes, targets, scope_ptr, scope_vars)
 
 
 def _make_trace(n_targets: int, n_entries: int) -> Trace:

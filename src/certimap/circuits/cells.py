@@ -24,21 +24,10 @@ Edges = Sequence[NDArray[np.float64] | None]
 def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
     """Replace the density of every real leaf by a table of its masses in its variable's cells.
 
-    Parameters
-    ----------
-    plan
-        A conditioned circuit.
-    cells
-        Its variables, with one state per cell for real ones.
-    edges
-        For each real variable, the rising ends of its cells, one more than cells; None for others.
-
-    Returns
-    -------
-    circuit
-        Over `cells`; the value of a point is the mass of a box.
-    log_error
-        A bound on the error (nats) of log masses, apart from errors relative to the logs' size.
+    `cells` are the plan's variables, with one state per cell for real ones; `edges` holds the rising ends of each
+    real variable's cells, one more than cells, and None for others. Returns a circuit over `cells`, in which the
+    value of a point is the mass of a box, and a bound on the error (nats) of log masses, apart from errors
+    relative to their size.
     """
     is_real = plan.domain.n_states[plan.leaf_var] == 0
     starts, first = np.unique(plan.leaf_start[is_real], return_index=True)
@@ -49,7 +38,7 @@ def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
     first_edge = np.concatenate([[0], np.cumsum([len(e) for e in ends])]).astype(np.int64)[variables]
     masses = np.empty(int(first_cell[-1]))
     fill_cell_masses(
-        function_table(),
+        function_table(np.unique(plan.log_tables[starts])),
         plan.log_tables,
         starts,
         first_edge,

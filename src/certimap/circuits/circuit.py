@@ -185,7 +185,7 @@ class CircuitBuilder:
         expected = int(self.domain.n_states[variable])
         if len(values) != expected:
             raise ModelError(f"{what} has {len(values)} weights; its {expected} states need one each")
-        return self._add(NodeKind.CATEGORICAL, variable=variable, params=values)
+        return self.add(NodeKind.CATEGORICAL, variable=variable, params=values)
 
     def indicator(self, variable: int, state: int) -> int:
         """Add the leaf that is 1 on one state and 0 elsewhere.
@@ -254,7 +254,7 @@ class CircuitBuilder:
                 f"a {kind} leaf of variable {name!r} has the parameters ({given}); expected a real variable, and "
                 f"{leaf.expected}"
             )
-        return self._add(code, variable=variable, params=values)
+        return self.add(code, variable=variable, params=values)
 
     def histogram(
         self,
@@ -311,7 +311,7 @@ class CircuitBuilder:
         int
             The node's number.
         """
-        return self._add(NodeKind.PRODUCT, children, [0.0] * len(children))
+        return self.add(NodeKind.PRODUCT, children, [0.0] * len(children))
 
     def sum(
         self,
@@ -342,16 +342,17 @@ class CircuitBuilder:
         values = _logs_of(f"sum node {len(self)}", logs, log_weights, "weights", weights)
         if len(children) != len(values):
             raise ModelError(f"a sum has {len(children)} children and {len(values)} weights")
-        return self._add(NodeKind.SUM, children, values)
+        return self.add(NodeKind.SUM, children, values)
 
-    def _add(
+    def add(
         self,
         kind: int,
         children: Sequence[int] = (),
         log_weights: Sequence[float] = (),
         variable: int = -1,
-        params: Sequence[float] = (),
+        params: Iterable[float] = (),
     ) -> int:
+        """Add a node of a kind by its code, with parameters unchecked; for copies of circuits."""
         node = len(self._kind)
         if kind >= NodeKind.PRODUCT:
             if not children:

@@ -29,58 +29,28 @@ MOST = 2**31 - 2**8  # limit on nodes, edges and parameters, numbered in 32 bits
 
 @dataclass(frozen=True, eq=False)
 class ConditionedLeaves:
-    """The leaves of a circuit under a query.
+    """The leaves of a circuit under a query."""
 
-    Attributes
-    ----------
-    position
-        int32, shape (n_vars,): the position of each variable in the query, else -1.
-    log_mass
-        float64, shape (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes.
-    queried
-        The queried leaves and their normalised vectors.
-    """
-
-    position: NDArray[np.int32]
-    log_mass: NDArray[np.float64]
-    queried: QueriedLeaves
+    position: NDArray[np.int32]  # (n_vars,): the position of each variable in the query, else -1
+    log_mass: NDArray[np.float64]  # (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes
+    queried: QueriedLeaves  # the queried leaves and their normalised vectors
 
 
 def condition(
     circuit: Circuit, query: Query, *, max_edges: int | None = None, control: Control | None = None
 ) -> tuple[Plan, float]:
-    """Fold evidence and nuisance variables away and normalise.
+    """Fold evidence and nuisance variables away and normalise; linear in the edges.
 
-    Evidence becomes weights; nuisance leaves are summed or integrated; constants move up into the weights
-    of sums; children of zero mass disappear; sums over one categorical variable become leaves; products
-    inside products and sums inside sums dissolve if they have no other parent; every node is normalised.
-    Linear in the edges.
+    Evidence becomes weights; nuisance leaves are summed or integrated; constants move up into the weights of sums;
+    children of zero mass disappear; sums over one categorical variable become leaves; products inside products and
+    sums inside sums dissolve if they have no other parent; every node is normalised. The circuit is smooth and
+    decomposable up to observed variables; a missing categorical variable counts as a constant over its states. It
+    may be unnormalised.
 
-    Parameters
-    ----------
-    circuit
-        Smooth and decomposable up to observed variables; a missing categorical variable counts as a
-        constant over its states. May be unnormalised.
-    query
-        Positions in the circuit's domain.
-    max_edges
-        Reject circuits with more edges.
-    control
-        Raises TimeUp before rewriting, the slowest step, if that would miss the deadline.
-
-    Returns
-    -------
-    The plan over the query variables in the query's order, and the natural log of the circuit's mass
-    under the evidence (ln p(e) if the circuit is normalised).
-
-    Raises
-    ------
-    ImpossibleEvidence
-        If that mass is zero.
-    ModelError
-        If the circuit is not decomposable, cannot be made smooth, or is too large.
-    TimeUp
-        If `control` leaves too little time.
+    Returns the plan over the query variables in the query's order, and the natural log of the circuit's mass under
+    the evidence (ln p(e) if the circuit is normalised). Raises ImpossibleEvidence if that mass is zero; ModelError
+    if the circuit is not decomposable, cannot be made smooth, is too large, or has more than `max_edges` edges;
+    TimeUp before rewriting, the slowest step, if that would miss the deadline of `control`.
     """
     control = control or Control()
     pace = WorkClock(control, f"conditioning a circuit of {circuit.n_edges} edges", SECONDS_PER_EDGE)
@@ -104,10 +74,7 @@ def condition(
 def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
     """Add ln of the masses of inner nodes to those of leaves, shape (n_nodes,); return ln p(e).
 
-    Raises
-    ------
-    ImpossibleEvidence, ModelError
-        If ln p(e) is -inf, or otherwise not finite.
+    Raises ImpossibleEvidence if ln p(e) is -inf, and ModelError if it is otherwise not finite.
     """
     structure.upward_log_mass(properties.circuit_arrays(circuit), log_mass)
     log_evidence = float(log_mass[-1])
@@ -209,7 +176,8 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
         has = sizes > k
         entries[has, REAL_FIRST + k] = circuit.params[circuit.param_ptr[nodes[has]] + k]
     log_mass = np.empty(len(nodes))
-    fill_log_masses(function_table(), entries.ravel(), REAL_SIZE * np.arange(len(nodes)), log_mass)
+    functions = function_table(np.unique(circuit.kind[nodes]))
+    fill_log_masses(functions, entries.ravel(), REAL_SIZE * np.arange(len(nodes)), log_mass)
     entries[:, REAL_LOG_NORM] = log_mass
     return entries
 
@@ -231,7 +199,7 @@ def _keep_touching(
     starts = queried.start[empty].astype(np.int64)
     touches = np.zeros(len(starts), np.bool_)
     if len(starts):
-        fill_touching(function_table(), queried.log_tables, starts, touches)
+        fill_touching(function_table(np.unique(queried.log_tables[starts])), queried.log_tables, starts, touches)
     nodes, starts = queried.nodes[empty][touches], starts[touches]
     if not len(nodes):
         return

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels import statistics
 from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
+from certimap.circuits.kernels.real import fill_scales
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import find_floors
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan
-from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
+from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, SMALLEST_FACTOR, UNIT_BITS
 
 LN_2 = math.log(2.0)
 # 64 rows of states of this many variables outgrow a core's cache. Only access in memory order lets the processor
@@ -111,8 +113,53 @@ def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
 
 
 def functions_of(plan: Plan) -> NDArray[np.int64]:
-    """Return the addresses of real leaves' functions; none, without compilation, in a discrete domain."""
+    """Return the addresses of the plan's real leaves' functions; none in a discrete domain."""
     if plan.domain.is_discrete:
         return np.zeros((0, 8), np.int64)
 
-    return function_table()
+    return function_table(np.unique(plan.log_tables[plan.leaf_start[plan.domain.n_states[plan.leaf_var] == 0]]))
+
+
+def probe_arrays(plan: Plan) -> ProbeArrays:
+    """Lay a plan out for the box search and the walks; linear in its edges."""
+    domain = plan.domain
+    widths = np.where(domain.n_states == 0, 2, domain.n_states)
+    return ProbeArrays(
+        is_sum=plan.is_sum,
+        child_ptr=plan.child_ptr,
+        children=plan.children,
+        log_weights=plan.log_weights,
+        leaf_ptr=plan.leaf_ptr,
+        leaf_var=plan.leaf_var,
+        leaf_start=plan.leaf_start,
+        in_logs=_in_logs(plan),
+        tables=plan.tables,
+        log_tables=plan.log_tables,
+        functions=functions_of(plan),
+        decides=plan.decides,
+        offsets=np.concatenate([[0], np.cumsum(widths)]).astype(np.int64),
+        n_states=domain.n_states,
+        scales=_scales(plan),
+        is_whole=plan.is_whole,
+        discrete=domain.is_discrete,
+    )
+
+
+def _in_logs(plan: Plan) -> NDArray[np.bool_]:
+    """Mark leaves whose products might underflow, bool (n_leaves,): real leaves, and leaves with a tiny entry."""
+    tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
+    before = np.concatenate([[0], np.cumsum(tiny)])
+    sizes = plan.domain.n_states[plan.leaf_var]
+    return (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
+
+
+def _scales(plan: Plan) -> NDArray[np.float64]:
+    """Return the smallest scale among each real variable's leaves; 1 for categorical variables."""
+    scales = np.full(len(plan.domain), np.inf)
+    if plan.domain.is_discrete:
+        return np.ones_like(scales)
+    real = plan.domain.n_states[plan.leaf_var] == 0
+    lengths = np.empty(np.count_nonzero(real))
+    fill_scales(functions_of(plan), plan.tables, plan.leaf_start[real], lengths)
+    np.minimum.at(scales, plan.leaf_var[real], lengths)
+    return np.where(np.isfinite(scales), scales, 1.0)

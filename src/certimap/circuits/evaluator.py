@@ -33,19 +33,12 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Rows of numbers with exponents (see `kernels/scaled.py`).
+    """Rows of numbers with exponents (see `kernels/scaled.py`)."""
 
-    Attributes
-    ----------
-    values, counts
-        float64, shape (rows, lanes).
-    has
-        bool, shape (rows,): whether a row's counts are in use.
-    """
-
+    # values, counts: (rows, lanes)
     values: Floats
     counts: Floats
-    has: NDArray[np.bool_]
+    has: NDArray[np.bool_]  # (rows,): whether a row's counts are in use
 
     @classmethod
     def empty(cls, n_rows: int, width: int) -> Block:
@@ -80,11 +73,7 @@ class Evaluator:
     """Evaluates a plan on batches of points and boxes.
 
     Numbers have their own exponents, so that no row is too improbable and no possible value becomes 0.
-
-    Attributes
-    ----------
-    relative_error
-        Bound on the relative rounding error of any computed probability, conditioning included.
+    `relative_error` bounds the relative rounding error of any computed probability, conditioning included.
     """
 
     def __init__(self, plan: Plan, workers: int) -> None:

@@ -16,46 +16,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Nodes of one kind with similar numbers of members, all from earlier layers.
+    """Nodes of one kind with similar numbers of members, all from earlier layers."""
 
-    Attributes
-    ----------
-    rows
-        int64, shape (n,): the nodes' rows.
-    members
-        int64, shape (n, k): rows of their members, padded with row 0 (ln 1).
-    log_weights
-        float64, shape (n, k), for sums: natural logs, -inf for padding. None for products.
-    """
-
-    rows: Ints
-    members: Ints
-    log_weights: Floats | None
+    rows: Ints  # (n,): the nodes' rows
+    members: Ints  # (n, k): rows of their members, padded with row 0 (ln 1)
+    log_weights: Floats | None  # (n, k), for sums: natural logs, -inf for padding. None for products
 
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """A plan over categorical variables as rows of values: row 0 (ln 1), one per distinct leaf, one per node.
+    """A plan over categorical variables as rows of values: row 0 (ln 1), one per distinct leaf, one per node."""
 
-    Attributes
-    ----------
-    n_rows
-        Number of rows; the root's is the last.
-    leaf_var
-        int64, shape (n_leaves,): the variable of the leaf in row 1 + i.
-    leaf_log_tables
-        float64, shape (n_leaves, largest number of states): natural logs, -inf beyond a variable's states.
-    leaf_columns
-        int64, of that shape: the column of each state among all states of the domain, 0 beyond.
-    layers
-        In an order in which every member is computed before it is used.
-    """
-
-    n_rows: int
-    leaf_var: Ints
-    leaf_log_tables: Floats
-    leaf_columns: Ints
-    layers: tuple[Layer, ...]
+    n_rows: int  # number of rows; the root's is the last
+    leaf_var: Ints  # (n_leaves,): the variable of the leaf in row 1 + i
+    leaf_log_tables: Floats  # (n_leaves, largest number of states): natural logs, -inf beyond a variable's states
+    leaf_columns: Ints  # int64, of that shape: the column of each state among all states of the domain, 0 beyond
+    layers: tuple[Layer, ...]  # in an order in which every member is computed before it is used
 
     @property
     def widest(self) -> int:
@@ -64,13 +40,7 @@ class Layers:
 
     @classmethod
     def of(cls, plan: Plan) -> Layers:
-        """Cut a plan; linear in its edges up to logarithms, for sorting.
-
-        Raises
-        ------
-        ModelError
-            For real variables.
-        """
+        """Cut a plan; linear in its edges up to logarithms, for sorting. Raises ModelError for real variables."""
         domain = plan.domain
         if not domain.is_discrete:
             name = next(v.name for v, k in zip(domain, domain.n_states, strict=True) if k == 0)

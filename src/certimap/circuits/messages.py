@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels import messages as kernels
-from certimap.circuits.kernels.messages import MessageGraph, Messages
+from certimap.circuits.kernels.messages import Messages
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
 
@@ -24,17 +25,10 @@ class Propagation:
     """State of loopy message passing; `advance` does one sweep up and down. Not exact on any kind of circuit.
 
     Cost of a sweep: a few logs and exponentials per edge, and one per state of each leaf.
-
-    Parameters
-    ----------
-    plan
-        A circuit over categorical query variables.
-    damping
-        The weight of the old message in the mean (of logs) that replaces it; 0 means no damping.
     """
 
-    plan: Plan
-    damping: float
+    plan: Plan  # a circuit over categorical query variables
+    damping: float  # the weight of the old message in the mean (of logs) that replaces it; 0 means no damping
 
     def __post_init__(self) -> None:
         self._graph, self._messages = _start(self.plan)
@@ -53,34 +47,19 @@ class Propagation:
         return np.array(states, domain.point_dtype)[None, :], float(change)
 
 
-def _start(plan: Plan) -> tuple[MessageGraph, Messages]:
+def _start(plan: Plan) -> tuple[ProbeArrays, Messages]:
     """Return the arrays of a plan, and uniform messages."""
-    n_states: NDArray[np.int64] = plan.domain.n_states.astype(np.int64)
-    above = np.argsort(plan.children, kind="stable").astype(np.int64)
     counts = np.bincount(plan.children, minlength=plan.n_nodes)
-    graph = MessageGraph(
-        plan.is_sum,
-        plan.child_ptr,
-        plan.children,
-        plan.log_weights,
-        plan.leaf_ptr,
-        plan.leaf_var,
-        plan.leaf_start,
-        plan.log_tables,
-        n_states,
-        plan.domain.offsets.astype(np.int64),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        above,
-    )
-    told_ptr = np.concatenate([[0], np.cumsum(n_states[plan.leaf_var])]).astype(np.int64)
-    n_edges, n_leaves = len(plan.children), plan.n_leaves
-    messages = Messages(
-        np.zeros((n_edges, 2)),
-        np.zeros((n_edges, 2)),
-        np.zeros((n_leaves, 2)),
-        np.zeros((n_leaves, 2)),
+    told_ptr = np.concatenate([[0], np.cumsum(plan.domain.n_states[plan.leaf_var])]).astype(np.int64)
+    edges, leaves = (len(plan.children), 2), (plan.n_leaves, 2)
+    return probe_arrays(plan), Messages(
+        np.zeros(edges),
+        np.zeros(edges),
+        np.zeros(leaves),
+        np.zeros(leaves),
         told_ptr,
         np.zeros(int(told_ptr[-1])),
         np.zeros(plan.domain.total_states),
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        np.argsort(plan.children, kind="stable").astype(np.int64),
     )
-    return graph, messages

@@ -28,18 +28,10 @@ N_SLOW_STARTS = 8  # number of starts if a step is a pass through the circuit
 
 @dataclass(frozen=True, eq=False)
 class FlatMixture:
-    """A plan with its products multiplied out.
+    """A plan with its products multiplied out."""
 
-    Attributes
-    ----------
-    log_weights
-        Natural logs, shape (K,).
-    starts
-        Start of the vector of each variable's leaf in the plan's tables, int64, shape (K, n).
-    """
-
-    log_weights: NDArray[np.float64]
-    starts: NDArray[np.int64]
+    log_weights: NDArray[np.float64]  # natural logs, shape (K,)
+    starts: NDArray[np.int64]  # start of the vector of each variable's leaf in the plan's tables, (K, n)
 
 
 def flattened(plan: Plan) -> FlatMixture | None:
@@ -84,14 +76,8 @@ def _count(plan: Plan) -> float:
 
 
 class MixtureProber(PlanProber):
-    """Probes a plan by the bounds of `kernels/mixture_bounds.py` and of `PlanProber`.
-
-    Parameters
-    ----------
-    plan, workers
-        As in `PlanProber`.
-    flat
-        The plan multiplied out.
+    """Probes a plan by the bounds of `kernels/mixture_bounds.py`, for the plan multiplied out, and of
+    `PlanProber`.
     """
 
     def __init__(self, plan: Plan, workers: int, flat: FlatMixture) -> None:

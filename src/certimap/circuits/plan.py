@@ -24,49 +24,35 @@ class Plan:
     Nodes are products and sums in topological order (children first, in depth-first postorder, the
     root last); leaves are folded into the products. Each child of a sum is a product. A shared node
     appears once.
-
-    Attributes
-    ----------
-    domain
-        The query variables.
-    is_sum
-        bool, shape (n_nodes,).
-    child_ptr, children
-        int64, shape (n_nodes + 1,), and int32, shape (n_edges,): inner children of node i are
-        `children[child_ptr[i]:child_ptr[i + 1]]`.
-    weights, log_weights
-        float64, shape (n_edges,): weights of the sums (each sum's weights add to 1) and their natural
-        logs; 1 and 0 on the edges of products. A weight may underflow to 0 though its log is finite.
-    leaf_ptr, leaf_var, leaf_start
-        int64, shape (n_nodes + 1,), int32 and int64, shape (n_leaves,): the leaves of product i are
-        `leaf_ptr[i]:leaf_ptr[i + 1]`; a leaf's variable (position in `domain`) and the start of its
-        vector in `tables`. Leaves may share a vector.
-    tables, log_tables
-        float64: for a categorical leaf one probability per state (they add to 1), and their natural logs.
-        For a real leaf (in both arrays) its vector of `REAL_SIZE` numbers, see `kernels/real.py`: the leaf is
-        restricted to an interval, and normalised there.
-    decides
-        int32, shape (n_nodes,): the query variable that a sum decides (its children allow disjoint
-        sets of that variable's states), else -1.
-    sum_numbers
-        int64, shape (n_nodes,): for each sum, its source's index among the original circuit's sums; else -1.
-    log_error
-        A bound (nats) on the error of log-probabilities from conditioning: weights and leaves are rounded.
     """
 
-    domain: Domain
-    is_sum: NDArray[np.bool_]
+    domain: Domain  # the query variables
+    is_sum: NDArray[np.bool_]  # (n_nodes,)
+    # child_ptr, children: (n_nodes + 1,), and (n_edges,): inner children of node i are
+    # `children[child_ptr[i]:child_ptr[i + 1]]`
     child_ptr: NDArray[np.int64]
     children: NDArray[np.int32]
+    # weights, log_weights: (n_edges,): weights of the sums (each sum's weights add to 1) and their natural logs; 1
+    # and 0 on the edges of products. A weight may underflow to 0 though its log is finite
     weights: NDArray[np.float64]
     log_weights: NDArray[np.float64]
+    # leaf_ptr, leaf_var, leaf_start: (n_nodes + 1,), int32 and (n_leaves,): the leaves of product i are
+    # `leaf_ptr[i]:leaf_ptr[i + 1]`; a leaf's variable (position in `domain`) and the start of its vector in
+    # `tables`. Leaves may share a vector
     leaf_ptr: NDArray[np.int64]
     leaf_var: NDArray[np.int32]
     leaf_start: NDArray[np.int64]
+    # tables, log_tables: float64: for a categorical leaf one probability per state (they add to 1), and their
+    # natural logs. For a real leaf (in both arrays) its vector of `REAL_SIZE` numbers, see `kernels/real.py`: the
+    # leaf is restricted to an interval, and normalised there
     tables: NDArray[np.float64]
     log_tables: NDArray[np.float64]
+    # (n_nodes,): the query variable that a sum decides (its children allow disjoint sets of that variable's
+    # states), else -1
     decides: NDArray[np.int32]
+    # (n_nodes,): for each sum, its source's index among the original circuit's sums; else -1
     sum_numbers: NDArray[np.int64]
+    # a bound (nats) on the error of log-probabilities from conditioning: weights and leaves are rounded
     log_error: float = 0.0
 
     def __post_init__(self) -> None:

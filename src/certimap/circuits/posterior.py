@@ -34,19 +34,10 @@ from certimap.kernels.parallel import default_workers
 class CircuitPosterior:
     """p(q | e) as a circuit over the query variables; implements `BoxPosterior`.
 
-    All logs are natural. Every method is linear in edges times rows, runs on `workers` threads, and
-    gives the same answer for any number of them.
-
-    Parameters
-    ----------
-    plan
-        The normalised circuit over the query variables.
-    log_evidence
-        ln p(e), or ln of the unnormalised mass under the evidence.
-    workers
-        Threads; None takes one per processor.
-    origin
-        The original model and query, for methods that learn from other evidence.
+    All logs are natural. Every method is linear in edges times rows, runs on `workers` threads (None takes one per
+    processor), and gives the same answer for any number of them. `log_evidence` is ln p(e), or ln of the
+    unnormalised mass under the evidence; `origin` the original model and query, for methods that learn from other
+    evidence.
     """
 
     def __init__(
@@ -128,17 +119,7 @@ class CircuitPosterior:
     def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> CircuitPosterior:
         """Return the distribution over the cells of a partition, a circuit with the same structure.
 
-        Parameters
-        ----------
-        cells
-            The query variables, with one state per cell for real ones.
-        edges
-            For each real variable, the rising ends of its cells, one more than cells; None for others.
-
-        Returns
-        -------
-        CircuitPosterior
-            Its `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
+        Arguments as in `cut_plan`. Its `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
         """
         circuit, log_error = cut_plan(self.plan, cells, edges)
         made = CircuitPosterior.from_circuit(circuit, make_query(cells), workers=self.workers)

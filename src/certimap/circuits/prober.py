@@ -24,14 +24,8 @@ BLOCK = 8  # boxes a thread takes at a time
 class PlanProber:
     """Probes a plan; `tighten` finds the maxima of its subcircuits, which cap all later bounds.
 
-    Parameters
-    ----------
-    plan
-        The conditioned circuit.
-    workers
-        Threads; the answers do not depend on them.
-    log_caps
-        Known upper bounds on every node in any box, natural logs, shape (n_nodes,); None for none yet.
+    The answers do not depend on the number of `workers`. `log_caps` (n_nodes,) are known upper bounds on every
+    node in any box, natural logs; None for none yet.
     """
 
     def __init__(self, plan: Plan, workers: int, log_caps: NDArray[np.float64] | None = None) -> None:

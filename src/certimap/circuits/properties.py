@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.circuits.kernels import leaf_masses
 from certimap.circuits.kernels import structure as kernels
 from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
@@ -18,24 +18,12 @@ from certimap.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class CategoricalParams:
-    """The parameters of a circuit's categorical leaves, packed.
+    """The parameters of a circuit's categorical leaves, packed."""
 
-    Attributes
-    ----------
-    nodes
-        int64, shape (n_leaves,): the leaves.
-    ptr
-        int64, shape (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`.
-    values
-        float64: natural-log weights, one per state.
-    states
-        int64: the state of each entry of `values`.
-    """
-
-    nodes: NDArray[np.int64]
-    ptr: NDArray[np.int64]
-    values: NDArray[np.float64]
-    states: NDArray[np.int64]
+    nodes: NDArray[np.int64]  # (n_leaves,): the leaves
+    ptr: NDArray[np.int64]  # (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`
+    values: NDArray[np.float64]  # float64: natural-log weights, one per state
+    states: NDArray[np.int64]  # int64: the state of each entry of `values`
 
 
 def categorical_params(circuit: Circuit) -> CategoricalParams:
@@ -64,17 +52,9 @@ def categorical_leaves(
 ) -> QueriedLeaves:
     """Return the queried categorical leaves, and fill in the masses of all, with their errors.
 
-    Parameters
-    ----------
-    circuit
-        A circuit.
-    log_weights
-        One natural-log weight per state, float64, shape (total_states,).
-    position
-        int32, shape (n_vars,): the position of each variable in the query, or -1.
-    log_mass, log_error
-        float64, shape (n_nodes,), outputs: natural logs of masses (0 for nodes other than categorical leaves),
-        and bounds on their errors, in units of the last place of 1.
+    `log_weights` has one natural log per state; `position` (n_vars,) is the position of each variable in the
+    query, or -1. `log_mass` and `log_error` (n_nodes,) are outputs: natural logs of masses (0 for nodes other than
+    categorical leaves), and bounds on their errors, in units of the last place of 1.
     """
     arrays = circuit_arrays(circuit)
     n_leaves, n_entries = (int(x) for x in leaf_masses.count_queried(arrays, circuit.param_ptr, position))
@@ -99,25 +79,13 @@ def full_state_sets(domain: Domain) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Properties of a circuit's scopes.
+    """Properties of a circuit's scopes."""
 
-    Attributes
-    ----------
-    parents
-        int32, shape (n_nodes,): edges into each node from reachable nodes; 0 for unreachable nodes.
-    rough_sum
-        The first reachable sum whose children differ in scope, or -1.
-    overlapping
-        Whether some reachable product has two children that share a variable (valid only if `rough_sum` is
-        -1).
-    missing
-        Variables, except ignored ones, not reachable from the root.
-    """
-
-    parents: NDArray[np.int32]
-    rough_sum: int
+    parents: NDArray[np.int32]  # (n_nodes,): edges into each node from reachable nodes; 0 for unreachable nodes
+    rough_sum: int  # the first reachable sum whose children differ in scope, or -1
+    # whether some reachable product has two children that share a variable (valid only if `rough_sum` is -1)
     overlapping: bool
-    missing: tuple[int, ...]
+    missing: tuple[int, ...]  # variables, except ignored ones, not reachable from the root
 
 
 def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
@@ -253,101 +221,40 @@ def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
     skipped = sum(1 << i for i in ignored)
     parents = structure(circuit).parents
     scopes = [scope & ~skipped for scope in _explicit_scopes(circuit, parents)]
-    patch = _Patch(circuit, scopes)
-    for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0)):
-        edges = range(int(circuit.child_ptr[node]), int(circuit.child_ptr[node + 1]))
-        for edge in edges:
-            if circuit.log_weights[edge] > -np.inf:
-                patch.widen(edge, scopes[node])
-    everything = ((1 << len(circuit.domain)) - 1) & ~skipped
-    return patch.build(everything & ~scopes[circuit.root])
-
-
-class _Patch:
-    """Nodes to insert into a circuit: constant leaves, and products that widen children of sums."""
-
-    def __init__(self, circuit: Circuit, scopes: list[int]) -> None:
-        self.circuit = circuit
-        self.scopes = scopes
-        self.constants: dict[int, int] = {}  # variable -> index among the constant leaves
-        self.widened: dict[tuple[int, int], int] = {}  # (child, missing) -> index among the wideners
-        self.edges: dict[int, int] = {}  # edge -> index among the wideners
-
-    def _require(self, missing: int) -> None:
-        for i in _bits(missing):
-            if not self.circuit.domain.n_states[i]:
-                raise ModelError(
-                    f"the circuit leaves the real variable {self.circuit.domain.names[i]!r} free in places; "
-                    "expected a leaf for it in every term"
-                )
-            self.constants.setdefault(i, len(self.constants))
-
-    def widen(self, edge: int, scope: int) -> None:
-        child = int(self.circuit.children[edge])
-        missing = scope & ~self.scopes[child]
-        if missing:
-            self._require(missing)
-            self.edges[edge] = self.widened.setdefault((child, missing), len(self.widened))
-
-    def build(self, missing_at_root: int) -> Circuit:
-        self._require(missing_at_root)
-        old = self.circuit
-        new_id, widener_id = self._numbering()
-        first = len(self.constants)
-        domain = old.domain
-        kinds = [int(NodeKind.CATEGORICAL)] * first
-        members: list[list[int]] = [[] for _ in range(first)]
-        weights: list[list[float]] = [[] for _ in range(first)]
-        leaf_var = list(self.constants)
-        params = [np.zeros(int(domain.n_states[i])) for i in self.constants]
-        by_child: dict[int, list[tuple[int, int]]] = {}
-        for (child, missing), index in self.widened.items():
-            by_child.setdefault(child, []).append((missing, index))
-        for node in range(old.n_nodes):
-            start, stop = int(old.child_ptr[node]), int(old.child_ptr[node + 1])
-            kinds.append(int(old.kind[node]))
-            members.append(
-                [
-                    widener_id[self.edges[e]] if e in self.edges else int(new_id[old.children[e]])
-                    for e in range(start, stop)
-                ]
+    builder, domain = CircuitBuilder(circuit.domain), circuit.domain
+    live: list[int] = np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0)).tolist()
+    edges = [(scopes[node], edge) for node in live for edge in range(*circuit.child_ptr[node : node + 2].tolist())]
+    lacks: dict[int, int] = {}  # edge -> what its child lacks
+    for scope, edge in edges:
+        if circuit.log_weights[edge] > -np.inf and (lack := scope & ~scopes[int(circuit.children[edge])]):
+            lacks[edge] = lack
+    at_root = ((1 << len(domain)) - 1) & ~skipped & ~scopes[circuit.root]
+    constants: dict[int, int] = {}  # variable -> its constant leaf
+    for i in (i for lack in (*lacks.values(), at_root) for i in _bits(lack)):
+        if not domain.n_states[i]:
+            raise ModelError(
+                f"the circuit leaves the real variable {domain.names[i]!r} free in places; "
+                "expected a leaf for it in every term"
             )
-            weights.append(old.log_weights[start:stop].tolist())
-            leaf_var.append(int(old.leaf_var[node]))
-            params.append(old.params_of(node))
-            for missing, _ in by_child.get(node, []):
-                kinds.append(int(NodeKind.PRODUCT))
-                members.append([int(new_id[node]), *(self.constants[i] for i in _bits(missing))])
-                weights.append([0.0] * len(members[-1]))
-                leaf_var.append(-1)
-                params.append(np.zeros(0))
-        if missing_at_root:
-            members.append([len(kinds) - 1, *(self.constants[i] for i in _bits(missing_at_root))])
-            kinds.append(int(NodeKind.PRODUCT))
-            weights.append([0.0] * len(members[-1]))
-            leaf_var.append(-1)
-            params.append(np.zeros(0))
-        return Circuit(
-            domain,
-            np.array(kinds, np.int8),
-            np.concatenate([[0], np.cumsum([len(m) for m in members])]).astype(np.int64),
-            np.array([c for m in members for c in m], np.int64),
-            np.array([w for ws in weights for w in ws], np.float64),
-            np.array(leaf_var, np.int32),
-            np.concatenate([[0], np.cumsum([len(p) for p in params])]).astype(np.int64),
-            np.concatenate(params),
+        if i not in constants:
+            constants[i] = builder.categorical(i, log_weights=np.zeros(int(domain.n_states[i])))
+    wider: dict[tuple[int, int], int] = {}  # (child, what it lacks) -> their product, which follows the child
+    wanted: dict[int, dict[int, None]] = {}
+    for edge, lack in lacks.items():
+        wanted.setdefault(int(circuit.children[edge]), {})[lack] = None
+    made: list[int] = []
+    for node in range(circuit.n_nodes):
+        first, last = circuit.child_ptr[node : node + 2].tolist()
+        below: list[int] = circuit.children[first:last].tolist()
+        members = [wider.get((c, lacks.get(first + k, 0)), made[c]) for k, c in enumerate(below)]
+        weights = circuit.log_weights[first:last].tolist()
+        made.append(
+            builder.add(
+                int(circuit.kind[node]), members, weights, int(circuit.leaf_var[node]), circuit.params_of(node)
+            )
         )
-
-    def _numbering(self) -> tuple[NDArray[np.int64], list[int]]:
-        """Return new ids of the old nodes, and of the widening products; each follows its child."""
-        n_after = np.zeros(self.circuit.n_nodes, np.int64)
-        for child, _ in self.widened:
-            n_after[child] += 1
-        before = np.concatenate([[0], np.cumsum(n_after)[:-1]])
-        new_id = np.arange(self.circuit.n_nodes) + before + len(self.constants)
-        widener_id = [0] * len(self.widened)
-        placed: dict[int, int] = {}
-        for (child, _), index in self.widened.items():
-            placed[child] = placed.get(child, 0) + 1
-            widener_id[index] = int(new_id[child]) + placed[child]
-        return new_id, widener_id
+        for lack in wanted.get(node, ()):
+            wider[node, lack] = builder.product([made[node], *(constants[i] for i in _bits(lack))])
+    if at_root:
+        builder.product([len(builder) - 1, *(constants[i] for i in _bits(at_root))])
+    return builder.build(normalised=False)

@@ -63,10 +63,7 @@ class Sampler:
     def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
         """Draw n points from the union of disjoint boxes, each box in proportion to its mass.
 
-        Raises
-        ------
-        QueryError
-            If the boxes have no mass.
+        Raises QueryError if the boxes have no mass.
         """
         log_mass = self.evaluator.log_values(MASS, None, boxes)
         largest = float(log_mass.max(initial=-np.inf))

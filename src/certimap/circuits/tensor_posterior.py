@@ -23,20 +23,9 @@ DEVICE_ERROR = 2.0  # error of a device's exp and log, relative to the CPU's, in
 class TensorPosterior:
     """p(q | e) of a conditioned circuit on a device in float64, with only `sample` and `log_prob`.
 
-    It is for methods based on draws and on values of points. Draws depend on the device, but not on threads. All
-    logs are natural.
-
-    Parameters
-    ----------
-    posterior
-        A conditioned circuit over categorical variables.
-    device
-        "cpu", "cuda" or "cuda:N".
-
-    Raises
-    ------
-    MissingDependency, SolverError, ModelError
-        Without PyTorch, without the device, and for real variables.
+    It is for methods based on draws and on values of points. Draws depend on the device ("cpu", "cuda" or
+    "cuda:N"), but not on threads. All logs are natural. Raises MissingDependency without PyTorch, SolverError
+    without the device, and ModelError for real variables.
     """
 
     def __init__(self, posterior: CircuitPosterior, device: str) -> None:
@@ -68,13 +57,7 @@ class TensorPosterior:
 
 
 def on_device(posterior: Posterior, device: str) -> TensorPosterior:
-    """Return the same posterior on a device.
-
-    Raises
-    ------
-    SolverError
-        For a posterior that is not a circuit; also the errors of `TensorPosterior`.
-    """
+    """Return the same posterior on a device; SolverError for one that is not a circuit."""
     if not isinstance(posterior, CircuitPosterior):
         raise SolverError(
             f"device={device!r} is for circuits, and this query is answered by a {type(posterior).__name__}; "

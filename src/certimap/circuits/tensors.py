@@ -24,22 +24,11 @@ Precision = Literal["float32", "float64"]
 
 
 class TensorPlan:
-    """A plan over categorical variables on a device.
+    """A plan over categorical variables on a device, "cpu", "cuda" or "cuda:N", in "float64" or "float32".
 
     Equal to `Evaluator` up to rounding (1e-10 nats in float64 on values above e^-10,000). Equal inputs give equal
-    bits on a CPU; on a GPU, gradients add up in no fixed order.
-
-    Parameters
-    ----------
-    plan
-        The normalised circuit over the query variables.
-    device, precision
-        "cpu", "cuda" or "cuda:N"; "float64" or "float32".
-
-    Raises
-    ------
-    MissingDependency, SolverError, ModelError
-        Without PyTorch, without the device, and for real variables.
+    bits on a CPU; on a GPU, gradients add up in no fixed order. Raises MissingDependency without PyTorch,
+    SolverError without the device, and ModelError for real variables.
     """
 
     def __init__(self, plan: Plan, device: str = "cpu", precision: Precision = "float64") -> None:
@@ -71,11 +60,8 @@ class TensorPlan:
     def __call__(self, weights: Tensor) -> Tensor:
         """Return ln of the circuit's multilinear extension, shape (batch,), differentiable in `weights`.
 
-        Parameters
-        ----------
-        weights
-            One nonnegative weight per state of the domain, shape (total_states, batch): a row of zeros and a one
-            observes a variable, ones sum it out, probabilities relax it.
+        There is one nonnegative weight per state of the domain, shape (total_states, batch): a row of zeros and a
+        one observes a variable, ones sum it out, probabilities relax it.
         """
         return _function().apply(weights, self)
 

@@ -17,13 +17,7 @@ def is_installed() -> bool:
 
 @cache
 def torch() -> Any:
-    """Return PyTorch.
-
-    Raises
-    ------
-    MissingDependency
-        If it is not installed.
-    """
+    """Return PyTorch; MissingDependency if it is not installed."""
     try:
         return import_module("torch")
     except ImportError:
@@ -36,10 +30,8 @@ def torch() -> Any:
 def device_of(name: str) -> Any:
     """Return the device with a name such as "cpu", "cuda" or "cuda:1".
 
-    Raises
-    ------
-    MissingDependency, SolverError
-        Without PyTorch, for an invalid name, and for a device that this machine lacks.
+    Raises MissingDependency without PyTorch, and SolverError for an invalid name or a device that this machine
+    lacks.
     """
     try:
         device = torch().device(name)

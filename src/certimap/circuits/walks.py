@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.evaluation import functions_of
+from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels.decode import (
     BLOCK,
     DecodeScratch,
-    Nodes,
     WalkArrays,
     argmax_upward,
     decode,
@@ -19,6 +18,7 @@ from certimap.circuits.kernels.decode import (
     max_upward,
 )
 from certimap.circuits.kernels.real import mixture_log_densities
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
 
@@ -59,10 +59,7 @@ def make_scratch(plan: Plan, width: int) -> DecodeScratch:
 def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
     """Return the modes of the variables' marginals, shape (1, n); the first of equal states.
 
-    Parameters
-    ----------
-    log_mass
-        ln P of each state of the categorical variables, shape (total_states,).
+    `log_mass` (total_states,) is ln P of each state of the categorical variables.
     """
     domain = plan.domain
     point = np.zeros(len(domain), np.float64)
@@ -75,23 +72,9 @@ def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
     return point[None, :].astype(domain.point_dtype)
 
 
-def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
+def walk_arrays(plan: Plan) -> tuple[ProbeArrays, WalkArrays]:
     """Return the walks' input and output arrays; the peaks of the leaves are already filled."""
-    group, next_in_group = _groups(plan)
-    nodes = Nodes(
-        plan.is_sum,
-        plan.child_ptr,
-        plan.children,
-        plan.log_weights,
-        plan.leaf_ptr,
-        plan.leaf_var,
-        plan.leaf_start,
-        plan.log_tables,
-        functions_of(plan),
-        plan.domain.n_states[plan.leaf_var],
-        group,
-        next_in_group,
-    )
+    nodes = probe_arrays(plan)
     n_nodes, n_leaves = plan.n_nodes, plan.n_leaves
     kept = WalkArrays(
         np.empty(n_leaves),
@@ -99,12 +82,13 @@ def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
         np.empty(n_nodes),
         np.zeros(n_nodes, np.int64),
         np.empty(len(plan.children)),
+        *_groups(plan),
     )
     leaf_peaks(nodes, kept)
     return nodes, kept
 
 
-def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
+def _decoded(plan: Plan, nodes: ProbeArrays, kept: WalkArrays) -> Points:
     """Return the root's assignment, shape (1, n)."""
     point = np.zeros(len(plan.domain))
     decode(plan.n_nodes - 1, nodes, kept, np.empty(plan.n_nodes, np.int32), point)
@@ -112,7 +96,7 @@ def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
 
 
 def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return, for every node, the first with the same children (see `Nodes.group`) and the next one.
+    """Return, for every node, the first with the same children (see `WalkArrays`) and the next one.
 
     Nodes are compared by hashes, and lengths are checked. A collision of different nodes could only worsen
     the heuristic's answer, which is scored exactly.
@@ -136,7 +120,7 @@ def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return group.astype(np.int32), following
 
 
-def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, WalkArrays]:
+def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], ProbeArrays, WalkArrays]:
     """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
     nodes, kept = walk_arrays(plan)
     log_flow = np.full(plan.n_nodes, -np.inf)
@@ -146,7 +130,7 @@ def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, WalkArrays]:
 
 
 def _mode_of_mixture(
-    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: WalkArrays
+    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: ProbeArrays, kept: WalkArrays
 ) -> float:
     """Return the component's peak at which the mixture of these real leaves is densest."""
     starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)

@@ -154,17 +154,8 @@ def _telling(posterior: Posterior, query: Query) -> Posterior:
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
     """Return p(q | e), up to a constant factor, in a representation built almost at once.
 
-    Its solvers have an immediate answer, and prove a bound if possible.
-
-    Parameters
-    ----------
-    model, query, limits
-        As in `condition`.
-
-    Raises
-    ------
-    TooLarge
-        If the model has no such representation for this query.
+    Its solvers have an immediate answer, and prove a bound if possible. Raises TooLarge if the model has no such
+    representation for this query.
     """
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
@@ -180,23 +171,9 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
 def plan(
     model: Model, query: Query, *, wants: Sequence[Capability | str] | None = None, limits: Limits | None = None
 ) -> Choice:
-    """Choose a representation without building it.
+    """Choose a representation without building it; arguments and errors as in `condition`.
 
     The sizes of a structured circuit's tree require conditioning, which this then does.
-
-    Parameters
-    ----------
-    model, query, wants, limits
-        As in `condition`.
-
-    Returns
-    -------
-    Choice
-
-    Raises
-    ------
-    TooLarge, ImpossibleEvidence
-        As in `condition`.
     """
     case = Case(model, query, limits or Limits())
     rows = rows_of(model)

@@ -49,16 +49,10 @@ def tree_of_circuit(
     """Return the distribution of a structured circuit as a tree of regions, or None.
 
     Products that split a scope more finely than others are regrouped. Shared products, sums of sums, and sums of
-    different depth over one scope are supported.
-
-    `plan`: the conditioned circuit; every node is a distribution.
-    `log_evidence`: natural log of p(e) for the posterior; None means 0.
-    `max_table`: maximum number of entries of all tables together.
-    `workers`: threads of the posterior; None means 1.
-    `control`: raises TimeUp if its deadline leaves too little time.
-
-    Returns None if the circuit is not structured, has a real variable, or needs more than `max_table` entries.
-    Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
+    different depth over one scope are supported. None if the circuit is not structured, has a real variable, or
+    needs more than `max_table` entries in all tables together. `log_evidence` is ln p(e) for the posterior, 0 for
+    None. Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries. Raises TimeUp if the
+    deadline of `control` leaves too little time.
     """
     control = control or Control()
     if not plan.domain.is_discrete or not _may_be_structured(plan, control):
@@ -353,11 +347,10 @@ BLOCK = 8  # boxes a thread takes at a time
 def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | None:
     """Return a circuit as a sum of trees if its root is a sum of structured circuits, else None.
 
-    Terms of the root's sum that share nodes belong to one tree.
-
-    `plan`: the conditioned circuit. `control`: raises TimeUp if its deadline leaves too little time. Also None
-    for more than 64 trees, trees of fewer than eight edges per variable on average, or more than four table
-    entries per edge. Cost: linear in the circuit's edges until the first part without a tree.
+    Terms of the root's sum that share nodes belong to one tree. None also for more than 64 trees, trees of fewer
+    than eight edges per variable on average, or more than four table entries per edge. Cost: linear in the
+    circuit's edges until the first part without a tree. Raises TimeUp if the deadline of `control` leaves too
+    little time.
     """
     root = plan.n_nodes - 1
     parts = plan.children[plan.child_ptr[root] : plan.child_ptr[root + 1]]
@@ -415,11 +408,7 @@ def _mixed(plan: Plan, keep: NDArray[np.bool_], parts: NDArray[np.int32], log_we
 
 
 class TreeMixturePosterior(CircuitPosterior):
-    """p(q | e) of a circuit that is a mixture of trees: a circuit with sharper bounds for searches.
-
-    `posterior`: the conditioned circuit. `trees`: the same distribution as a sum of trees. `control`: the control
-    of the current run.
-    """
+    """p(q | e) of a circuit that is a mixture of trees: a circuit with sharper bounds for searches."""
 
     def __init__(self, posterior: CircuitPosterior, trees: TreeSum, control: Control) -> None:
         super().__init__(posterior.plan, posterior.log_evidence, posterior.workers, posterior.origin)
@@ -434,11 +423,7 @@ class TreeMixturePosterior(CircuitPosterior):
 
 
 class TreeMixtureProber(PlanProber):
-    """Probes a plan; after `tighten` has given a target, its trees also bound boxes.
-
-    `plan`, `workers`: as in `PlanProber`. `trees`: the plan as a sum of trees. `control`: checked between
-    eliminations.
-    """
+    """Probes a plan; after `tighten` has given a target, its trees also bound boxes."""
 
     def __init__(self, plan: Plan, workers: int, trees: TreeSum, control: Control) -> None:
         super().__init__(plan, workers)

@@ -41,11 +41,10 @@ class CompletePosterior:
 
 
 def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) -> CompletePosterior:
-    """Return the posterior of a query whose evidence assigns every variable.
+    """Return the posterior of a query whose evidence assigns every variable; ImpossibleEvidence if p(e) = 0.
 
-    `query`: a query without query variables. `condition`: conditions the model on a query with query variables. It
-    is called for one variable (with the fewest states) given all others, the model's cheapest query. Raises
-    ImpossibleEvidence if p(e) = 0.
+    `condition` conditions the model on a query with query variables. It is called for one variable (with the
+    fewest states) given all others, the model's cheapest query.
     """
     sizes = query.domain.n_states.tolist()
     asked = min(query.observed, key=lambda i: (sizes[i] or math.inf, i))

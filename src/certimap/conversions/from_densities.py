@@ -12,7 +12,7 @@ from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
 from certimap.core.logs import log_sum
-from certimap.core.posterior import Facts, Offer, Posterior, Probes
+from certimap.core.posterior import Offer, Posterior, Probes
 from certimap.core.query import make_query
 from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
@@ -49,18 +49,6 @@ def _components(case: Case[LinearGaussianNetwork]) -> Components:
     return case.shared("components", lambda: case.model.components(case.query))
 
 
-class WeighedStates(CircuitPosterior):
-    """A circuit whose weights come from another posterior and share its error."""
-
-    weight_slack: float = 0.0
-
-    @property
-    def facts(self) -> Facts:
-        """Properties of the posterior for solvers."""
-        known = super().facts
-        return replace(known, log_slack=known.log_slack + self.weight_slack)
-
-
 def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
     """Return p(states | evidence) by Bayes' rule: a circuit of indicators weighted by the evidence."""
     found = _components(case)
@@ -76,16 +64,15 @@ def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
     logs = [float(log_sum(found.log_weights[which.ravel() == k])) for k in range(len(states))]
     builder.sum(products, log_weights=[log + found.log_evidence for log in logs])
     limits = case.limits
-    posterior = WeighedStates.from_circuit(
+    made = CircuitPosterior.from_circuit(
         builder.build(normalised=False),
         make_query(domain),
         max_edges=limits.edges_allowed,
         workers=limits.workers,
         control=limits.control,
     )
-    assert isinstance(posterior, WeighedStates)
-    posterior.weight_slack = found.log_slack
-    return posterior
+    plan = replace(made.plan, log_error=made.plan.log_error + found.log_slack)  # of the weights
+    return CircuitPosterior(plan, made.log_evidence, made.workers, made.origin)
 
 
 def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:

@@ -47,18 +47,6 @@ def trees_of_rows(
     Each tree equals the result of conditioning its query alone. The caller must condition the other queries one by
     one: queries with soft evidence, without another query that shares variables and surviving states, with another
     chosen representation, or with impossible evidence.
-
-    Parameters
-    ----------
-    network, queries
-        The network, and queries over its domain.
-    wants, limits
-        As in `certimap.conversions.condition`.
-
-    Returns
-    -------
-    dict
-        Trees by position in `queries`.
     """
     groups: dict[Any, list[int]] = {}
     for i, query in enumerate(queries):

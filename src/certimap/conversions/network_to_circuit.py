@@ -49,30 +49,10 @@ class Message:
 
 
 def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Circuit:
-    """Compile a network to a circuit over the query variables, whose value is p(q, e).
+    """Compile a network to a circuit over the query variables, whose value is p(q, e); None queries all of them.
 
-    Parameters
-    ----------
-    model, query
-        The network and the query; None queries all variables without evidence.
-    max_edges
-        Limit on the circuit's estimated edges, before zeros and sharing.
-
-    Returns
-    -------
-    Circuit
-        Over the query variables.
-
-    Raises
-    ------
-    ModelError
-        If it would have more; raised before allocation.
-    ImpossibleEvidence
-        If p(e) = 0.
-
-    Notes
-    -----
-    Cost: linear in the table entries of all cliques, except for sorting.
+    Cost: linear in the table entries of all cliques, except for sorting. Raises ModelError, before allocation, if
+    the estimated edges, before zeros and sharing, exceed `max_edges`, and ImpossibleEvidence if p(e) = 0.
     """
     reduced = reduce_network(model, query)
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
@@ -271,9 +251,9 @@ class Compiler:
 class _Groups:
     """Entries of a clique grouped by row and by the nodes they multiply.
 
-    `row`, `key`, `log_weight`, `start`, `size`: per group: its row, its combination of nodes, the log of its total
-    weight, and where its entries are among the sorted ones. `state`, `weight`: per sorted entry: the state of the
-    eliminated variable, and its log weight.
+    Per group: its row, its combination of nodes (`key`), the log of its total weight, and where its entries are
+    among the sorted ones (`start`, `size`). Per sorted entry: the state of the eliminated variable, and its log
+    weight.
     """
 
     def __init__(self, rows: Ints, states: Ints, keys: Ints, log_weights: Floats) -> None:

@@ -29,15 +29,9 @@ def tree_of_network(
 ) -> BucketTreePosterior:
     """Condition a Bayesian or Markov network on a query, as a tree of regions.
 
-    Barren variables and impossible states are removed first.
-
-    `network`, `query`: the network, and a query over its domain.
-    `max_table`: limit on the entries of a table.
-    `order`: an elimination order of the variables without hard evidence; min-fill by default.
-    `workers`: threads; None means 1.
-
-    Raises ModelError if a table would be too large (raised before any is built), or the order misses a variable.
-    Raises ImpossibleEvidence if the evidence has probability zero.
+    Barren variables and impossible states are removed first. `order` eliminates the variables without hard
+    evidence; min-fill by default. Raises ModelError if a table would have more than `max_table` entries (before
+    any is built) or the order misses a variable, and ImpossibleEvidence if the evidence has probability zero.
     """
     reduced = reduce_network(network, query)
     if order is None:

@@ -107,8 +107,7 @@ def spans(starts: Ints, lengths: Ints) -> Ints:
 def distinct(columns: Sequence[Ints | Hashes]) -> tuple[Ints, Ints]:
     """Find the distinct rows of a table given by columns.
 
-    Returns `first` (int64: the first occurrence of each distinct row, in sorted order of rows); `which` (int64,
-    shape (n_rows,): the index among the distinct rows of each row).
+    Returns the first occurrence of each distinct row, in sorted order of rows, and each row's index among them.
     """
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), np.bool_)

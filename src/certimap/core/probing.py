@@ -39,7 +39,7 @@ def has_masses(posterior: Posterior) -> bool:
 class SteadyProber:
     """The common parts of probers without tightening: no starts, and climbs that change one variable at a time."""
 
-    n_bytes = 0
+    n_bytes: int = 0
 
     def __init__(self, posterior: Posterior, layout: Layout, work: int) -> None:
         self.posterior, self.layout, self.work = posterior, layout, work

@@ -45,17 +45,8 @@ def limits_of(query: Query, variables: list[int]) -> tuple[Floats, Floats]:
 def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[GaussianMixture, Hidden | None]:
     """Sum the variables after `asked`, restricted to intervals, out of p(asked, others | values).
 
-    Returns
-    -------
-    GaussianMixture
-        Density of `asked`, without the intervals of the others.
-    Hidden or None
-        The intervals of the others, if any.
-
-    Raises
-    ------
-    ModelError
-        If two of the others depend on each other given `asked`.
+    Returns the density of `asked`, without the intervals of the others, and these intervals, if any. Raises
+    ModelError if two of the others depend on each other given `asked`.
     """
     names, others = query.domain.names, hidden_variables(query)
     mixture = joint.marginal([names[i] for i in asked])
@@ -82,10 +73,7 @@ def total_of(log_masses: Floats) -> float:
 def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
     """Return ln of the mass of the intervals of all variables under each component, and its log slack.
 
-    Raises
-    ------
-    ModelError
-        If two of the variables depend on each other within a component.
+    Raises ModelError if two of the variables depend on each other within a component.
     """
     limits = limits_of(query, [query.domain.index(name) for name in joint.domain.names])
     windows = windows_of(joint, 0, *limits)
@@ -110,23 +98,10 @@ def log_evidence_of(model: GaussianMixture, query: Query) -> float:
 
 
 def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
-    """Condition a mixture on a query.
+    """Condition a mixture on a query over its domain, with at least one variable.
 
-    Parameters
-    ----------
-    model
-        The mixture.
-    query
-        A query over its domain, with at least one variable.
-    workers
-        Threads; None for one per core.
-
-    Raises
-    ------
-    ModelError
-        If variables that are summed out are restricted to intervals and depend on each other.
-    QueryError
-        If the evidence lies so far out that its density is beyond floats.
+    Raises ModelError if variables that are summed out are restricted to intervals and depend on each other, and
+    QueryError if the evidence lies so far out that its density is beyond floats.
     """
     names = query.domain.names
     queried: list[int] = query.variables.tolist()

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
-from certimap.core.posterior import Facts, Tightening
+from certimap.core.posterior import Facts
+from certimap.core.probing import SteadyProber
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.posterior import NormalsPosterior, NormalsProber, SampledNormals
 from certimap.errors import QueryError
@@ -19,16 +20,9 @@ Floats = NDArray[np.float64]
 class MixedNormals:
     """The probability of each discrete state times the density of the real query variables given it.
 
-    Parameters
-    ----------
-    domain
-        The query variables, in the query's order.
-    states
-        One row per possible joint state, in the order of the discrete variables.
-    parts
-        For each row p(real variables, state | observed values), a mixture whose weights add to p(state | values).
-    log_evidence
-        ln of the probability, or density, of the evidence.
+    `states` has one row per possible joint state, in the order of the discrete variables; for each, `parts` has
+    p(real variables, state | observed values), a mixture whose weights add to p(state | values). `log_evidence` is
+    ln of the probability, or density, of the evidence.
     """
 
     def __init__(
@@ -86,25 +80,25 @@ class SampledMixed(MixedNormals):
         return points
 
 
-class MixedProber:
+class MixedProber(SteadyProber):
     """Probes the mixture of each state in a box; the box's bound is the largest of theirs."""
 
     def __init__(self, posterior: MixedNormals) -> None:
-        self.posterior = posterior
+        self.of = posterior
         self.parts: list[NormalsProber] = [part.prober() for part in posterior.parts]
         scales = np.ones(len(posterior.domain))
         scales[posterior.real] = np.min([part.layout.scales for part in self.parts], axis=0)
         low, high = np.full(len(scales), -np.inf), np.full(len(scales), np.inf)
         low[posterior.real], high[posterior.real] = posterior.parts[0].low, posterior.parts[0].high
-        self.layout = Layout.of(posterior.domain, scales, within=(low, high))
-        self.work = sum(part.work for part in self.parts)
+        layout = Layout.of(posterior.domain, scales, within=(low, high))
+        super().__init__(posterior, layout, sum(part.work for part in self.parts))
         self.n_bytes = sum(part.n_bytes for part in self.parts)
         # for each part and discrete variable, the column of its state
         self.columns = self.layout.offsets[posterior.discrete] + posterior.states
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         """Bound boxes; the mixture with the largest bound chooses the split of a real variable."""
-        posterior, batch, n = self.posterior, len(boxes), len(self.posterior.domain)
+        posterior, batch, n = self.of, len(boxes), len(self.of.domain)
         best = np.full(batch, -np.inf)
         each = np.full(boxes.mask.shape, -np.inf)
         splits, middles = np.full((batch, n), np.nan), np.full((batch, n), np.nan)
@@ -135,18 +129,14 @@ class MixedProber:
 
     def starts(self) -> Points:
         """Return the points reached by climbing from the components' means, in every state."""
-        return np.concatenate([self.posterior.placed(k, part.starts()) for k, part in enumerate(self.parts)])
+        return np.concatenate([self.of.placed(k, part.starts()) for k, part in enumerate(self.parts)])
 
     def climb(self, points: Points) -> Points:
         """Return the point reached by expectation-maximisation from each row, with its state unchanged."""
-        posterior = self.posterior
+        posterior = self.of
         out = np.array(points, np.float64)
         for k, state in enumerate(posterior.states):
             rows = np.flatnonzero(np.all(out[:, posterior.discrete] == state, axis=1))
             if len(rows):
                 out[rows] = posterior.placed(k, self.parts[k].climb(out[np.ix_(rows, posterior.real)]))
         return out
-
-    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """There is nothing to tighten."""
-        return Tightening(0, True, True)

@@ -9,7 +9,8 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
-from certimap.core.posterior import Facts, Tightening
+from certimap.core.posterior import Facts
+from certimap.core.probing import SteadyProber
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.gaussian_mixture import DEVIATIONS, GaussianMixture, largest_error
 from certimap.densities.kernels.normals import NormalArrays, bound_normals
@@ -28,18 +29,9 @@ class NormalsPosterior:
     """The density of the query variables, possibly restricted to intervals.
 
     With intervals it is unnormalised: `log_prob` is then ln p(q, e) inside them, and p(e) is unknown, since the
-    mass of a box under a full covariance has no closed form.
-
-    Parameters
-    ----------
-    mixture
-        p(q | observed values), in the query's order.
-    log_evidence
-        ln of the density of the observed values.
-    low, high
-        The intervals, shape (n,); infinite without an interval.
-    workers
-        Threads, None for one per core; answers do not depend on them.
+    mass of a box under a full covariance has no closed form. `mixture` is p(q | observed values), in the query's
+    order, `log_evidence` ln of the density of the observed values, `low` and `high` (n,) the intervals, infinite
+    without one.
     """
 
     def __init__(
@@ -106,11 +98,10 @@ class SampledNormals(NormalsPosterior):
         return points
 
 
-class NormalsProber:
+class NormalsProber(SteadyProber):
     """Probes by the bounds of `kernels/mixture_bounds.py`, climbs by expectation-maximisation."""
 
     def __init__(self, posterior: NormalsPosterior) -> None:
-        self.posterior = posterior
         mixture = posterior.mixture
         factors = np.ascontiguousarray(mixture.factors)
         precisions = np.einsum("kde,kdf->kef", factors, factors)
@@ -122,8 +113,9 @@ class NormalsProber:
         # All writable: read-only arrays would need another compilation.
         arrays = (tops, mixture.means, factors, precisions, sizes, sds)
         self.normals = NormalArrays(*(np.require(x, np.float64, ["C", "W"]) for x in arrays))
-        self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
-        self.work = 8 * k * n * n
+        layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
+        super().__init__(posterior, layout, 8 * k * n * n)
+        self.of = posterior
         self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)
         self._control = Control()  # without limits
         self._rows_at_once = max(1, CLIMBED_ENTRIES // (k * n * n))
@@ -132,9 +124,9 @@ class NormalsProber:
         """Bound boxes; one variable of each gets a split."""
         k, n = self.normals.means.shape
         batch = len(boxes)
-        low = np.clip(boxes.low, self.posterior.low, self.posterior.high)
-        high = np.clip(boxes.high, self.posterior.low, self.posterior.high)
-        outside = np.any((boxes.low > self.posterior.high) | (boxes.high < self.posterior.low), axis=1)
+        low = np.clip(boxes.low, self.of.low, self.of.high)
+        high = np.clip(boxes.high, self.of.low, self.of.high)
+        outside = np.any((boxes.low > self.of.high) | (boxes.high < self.of.low), axis=1)
         log_bound, halves = np.empty(batch), np.empty((batch, 2))
         splits, middles = np.empty((batch, n)), np.empty((batch, n))
 
@@ -153,7 +145,7 @@ class NormalsProber:
                 middles[rows],
             )
 
-        for_blocks(task, batch, BLOCK, self.posterior.workers)
+        for_blocks(task, batch, BLOCK, self.of.workers)
         columns = boxes.mask.shape[1]
         each = np.repeat(log_bound[:, None], columns, axis=1)
         at, chosen = np.nonzero(~np.isnan(splits))
@@ -176,7 +168,7 @@ class NormalsProber:
         Rows stay where they are when time is up. With many components, few rows climb at once, so that a step
         takes a fraction of a second.
         """
-        at: Floats = np.clip(np.asarray(points, np.float64), self.posterior.low, self.posterior.high)
+        at: Floats = np.clip(np.asarray(points, np.float64), self.of.low, self.of.high)
         for start in range(0, len(at), self._rows_at_once):
             if self._control.should_stop:
                 break
@@ -189,10 +181,10 @@ class NormalsProber:
 
         Each step maximises its quadratic function by coordinate ascent inside the intervals.
         """
-        low, high = self.posterior.low, self.posterior.high
+        low, high = self.of.low, self.of.high
         weighted = np.einsum("kde,ke->kd", self.normals.precisions, self.normals.means)
         for _ in range(MAX_ROUNDS):
-            logs = self.posterior.mixture.log_components(at)
+            logs = self.of.mixture.log_components(at)
             shares = np.exp(logs - log_sum(logs, 1)[:, None])
             matrix = np.einsum("bk,kde->bde", shares, self.normals.precisions)
             target = shares @ weighted
@@ -204,7 +196,3 @@ class NormalsProber:
             if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))) or self._control.should_stop:
                 break
         return at
-
-    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """There is nothing to tighten."""
-        return Tightening(0, True, True)

@@ -31,30 +31,18 @@ NEAR = 0.5  # largest variation of conditional means, in standard deviations, fo
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Intervals of h variables, independent given n others, in each of K components.
+    """Intervals of h variables, independent given n others, in each of K components."""
 
-    Attributes
-    ----------
-    centres
-        Means of the n variables, shape (K, n).
-    means, weights
-        Conditional means of the h variables at the centres, shape (K, h), and their change per unit of each of
-        the n, shape (K, h, n).
-    sds
-        Conditional standard deviations of the h variables, shape (K, h).
-    low, high
-        The intervals, shape (h,).
-    log_slack
-        A bound on the rounding error of logs of masses, in nats.
-    """
-
-    centres: Floats
+    centres: Floats  # means of the n variables, shape (K, n)
+    # means, weights: conditional means of the h variables at the centres, shape (K, h), and their change per unit
+    # of each of the n, shape (K, h, n)
     means: Floats
     weights: Floats
-    sds: Floats
+    sds: Floats  # conditional standard deviations of the h variables, shape (K, h)
+    # low, high: the intervals, shape (h,)
     low: Floats
     high: Floats
-    log_slack: float
+    log_slack: float  # a bound on the rounding error of logs of masses, in nats
 
     def part(self, components: NDArray[np.int64]) -> Windows:
         """Return the windows of some components."""
@@ -101,10 +89,7 @@ class Windows:
 def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Windows:
     """Return the windows of a mixture's variables after the first n, given these.
 
-    Raises
-    ------
-    ModelError
-        If two of them depend on each other given the first n.
+    Raises ModelError if two of them depend on each other given the first n.
     """
     roots = joint.factors  # rows of the last variables: standard normal given earlier variables
     own = roots[:, n:, n:]
@@ -133,16 +118,10 @@ def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Win
 
 
 class WindowedNormals(NormalsPosterior):
-    """The density of the query variables, with variables in intervals summed out.
+    """The density of the query variables, with variables in intervals, the `windows`, summed out.
 
-    Parameters
-    ----------
-    mixture, log_evidence, low, high, workers
-        As for `NormalsPosterior`; the windows are not part of `log_evidence`.
-    windows
-        The intervals of the variables summed out.
-    log_mass
-        ln of their probability given the observed values; None if unknown, which leaves the density unnormalised.
+    The windows are not part of `log_evidence`. `log_mass` is ln of their probability given the observed values;
+    None if unknown, which leaves the density unnormalised.
     """
 
     def __init__(
@@ -194,7 +173,7 @@ class WindowedProber(NormalsProber):
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         """Bound boxes, one after the other, each by its own Gaussians."""
-        posterior = self.posterior
+        posterior = self.of
         low = np.clip(boxes.low, posterior.low, posterior.high)
         high = np.clip(boxes.high, posterior.low, posterior.high)
         tops, means = self._covers(low, high)
@@ -221,7 +200,7 @@ class WindowedProber(NormalsProber):
         at = self._touching(low, high)
         reach = np.maximum(high[:, None] - at, at - low[:, None])
         logs, each, slacks, slope = windows.tangents(at)
-        means = of.means + np.einsum("rkn,knm->rkm", slope, self.posterior.mixture.covariances)
+        means = of.means + np.einsum("rkn,knm->rkm", slope, self.of.mixture.covariances)
         shift = means - of.means
         # What the Gaussian at `means` leaves of the tangent's slope, for its covariance is known up to rounding.
         rest = np.abs(slope - np.einsum("kde,rke->rkd", of.precisions, shift))
@@ -270,7 +249,7 @@ class WindowedProber(NormalsProber):
 
     def _climbed(self, at: Floats) -> Floats:
         """Return the points reached by majorisation from rows inside the intervals."""
-        posterior = self.posterior
+        posterior = self.of
         assert isinstance(posterior, WindowedNormals)
         for _ in range(MAX_ROUNDS):
             logs = posterior.log_components(at)

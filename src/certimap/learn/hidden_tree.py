@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.leaves.family import LeafFamily
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
@@ -21,7 +22,6 @@ from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
 from certimap.learn.leaf_choice import densest, families_of
-from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.table import DataTable
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.learn.leaf_families import Gaussian, Geometric, Histogram, LeafFamily, Poisson, is_count
+from certimap.circuits.leaves.family import LeafFamily, is_count
+from certimap.circuits.leaves.gaussian import Gaussian
+from certimap.circuits.leaves.geometric import Geometric
+from certimap.circuits.leaves.poisson import Poisson
+from certimap.learn.leaf_families import Histogram
 
 Floats = NDArray[np.float64]
 HELD_OUT = 5  # one row in so many is held out

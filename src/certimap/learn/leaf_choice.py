@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.leaves.family import COUNTS, FROM_ZERO, NUMBERS, LeafFamily, is_count
+from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.core.domain import Domain, Real
 from certimap.errors import DataError
-from certimap.learn.leaf_families import (
-    Exponential,
-    Gaussian,
-    Geometric,
-    Histogram,
-    Laplace,
-    LeafFamily,
-    Poisson,
-    States,
-    StudentT,
-    TruncatedGaussian,
-    is_count,
-)
+from certimap.learn.leaf_families import Histogram, States
 from certimap.learn.table import DataTable
 
 Floats = NDArray[np.float64]
 
-_REAL: dict[str, Callable[[Floats], LeafFamily]] = {
-    "gaussian": Gaussian,
-    "laplace": Laplace,
-    "student_t": StudentT,
-    "truncated_gaussian": TruncatedGaussian,
-    "exponential": Exponential,
-    "histogram": Histogram,
-    "poisson": Poisson,
-    "geometric": Geometric,
-}
-_FROM_ZERO = ("truncated_gaussian", "exponential")
-_COUNTS = ("poisson", "geometric")
+
+def _families() -> dict[str, type[LeafFamily]]:
+    """Return the families of real columns by name."""
+    fitted = {kind.name: kind.family for kind in leaf_kinds().values() if kind.family is not None}
+    return fitted | {Histogram.name: Histogram}
 
 
 def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
@@ -66,19 +49,16 @@ def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[
                 f"leaves names the column {variable.name!r}, which is categorical; name real columns and counts"
             )
         return [States(values, variable.n_states)]
-    hint = table.whole.get(i)
-    counts = bool(np.all(is_count(values)))
+    hint, families = table.whole.get(i), _families()
     if wanted is not None:
         names: list[str] = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
         for name in names:
-            _check(name, variable.name, values)
-    elif hint == "count":
-        names = list(_COUNTS)
+            _check(name, families, variable.name, values)
     else:
-        plain = [name for name in _REAL if name not in (*_FROM_ZERO, *_COUNTS)]
-        from_zero = list(_FROM_ZERO) if bool(np.all(values >= 0.0)) else []
-        names = (list(_COUNTS) if hint == "whole" and counts else []) + plain + from_zero
-    return [_REAL[name](values) for name in names]
+        takes = [COUNTS] if hint == "count" or (hint == "whole" and np.all(is_count(values))) else []
+        takes += [] if hint == "count" else [NUMBERS, FROM_ZERO] if np.all(values >= 0.0) else [NUMBERS]
+        names = [name for kind in takes for name, family in families.items() if family.takes == kind]
+    return [families[name](values) for name in names]
 
 
 def densest(judged: Sequence[Floats]) -> int:
@@ -101,11 +81,10 @@ def check_leaves(leaves: Mapping[str, Any] | None, domain: Domain) -> None:
             raise DataError(f"leaves names the column {name!r}, which the table does not have")
 
 
-def _check(name: str, column: str, values: Floats) -> None:
-    if name not in _REAL:
-        raise DataError(f"the leaves of column {column!r} are {name!r}; expected one of {', '.join(_REAL)}")
-    if name in _COUNTS and not np.all(is_count(values)):
-        wrong = values[~is_count(values)][0]
-        raise DataError(f"column {column!r} holds {wrong:g}; {name} leaves take whole numbers from 0")
-    if name in _FROM_ZERO and not np.all(values >= 0.0):
-        raise DataError(f"column {column!r} holds {values.min():g}; {name} leaves take numbers from 0")
+def _check(name: str, families: Mapping[str, type[LeafFamily]], column: str, values: Floats) -> None:
+    if name not in families:
+        raise DataError(f"the leaves of column {column!r} are {name!r}; expected one of {', '.join(families)}")
+    takes = families[name].takes
+    held = is_count(values) if takes == COUNTS else values >= (0.0 if takes == FROM_ZERO else -np.inf)
+    if not np.all(held):
+        raise DataError(f"column {column!r} holds {values[~held][0]:g}; {name} leaves take {takes}")

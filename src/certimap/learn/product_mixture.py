@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.leaves.family import LeafFamily
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
-from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
 from certimap.learn.table import DataTable
 

@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.leaves.family import LeafFamily
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError
 from certimap.learn.clusters import Clusterer, check_clusters
 from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
-from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.structure import Sketch, StructureLearner, StructureSettings
 from certimap.learn.table import DataTable
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.leaves.family import LeafFamily
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
 from certimap.learn.estimator import is_late
 from certimap.learn.kernels.rows import independent_components
-from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.table import DataTable, missing_in
 
 REAL_BINS = 4

@@ -19,45 +19,34 @@ from certimap.core.posterior import Facts, Posterior
 from certimap.core.probing import SteadyProber
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
-from certimap.core.rounding import LOG_FLOOR
+from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2
 from certimap.trees import build
-from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import draw, follow_maxima
+from certimap.trees.kernels.passes import PassRoom, upward
 from certimap.trees.kernels.wide_passes import cumulate_wide
 from certimap.trees.regions import Bucket, condition, contract_chains, make_tree
 from certimap.trees.wide import Floats, Wide, as_wide
-from certimap.trees.work import WideWork, Work
+from certimap.trees.work import pass_down, room_for, wide_each, wide_up
 
 Fill = Callable[[Floats, int, int], None]  # writes masks of rows (first row, number) into a block's columns
 MAX_TABLE = 4_000_000
 BLOCK_NUMBERS = 2**17  # numbers per block of rows: 1 MiB
-_LOG_ERROR = 32 * 2.3e-16  # relative error of a log: some sums of entries that are logs themselves
+_LOG_ERROR = 32 * ULP  # relative error of a log: some sums of entries that are logs themselves
 
 
 @dataclass(frozen=True, eq=False)
 class BucketTreePosterior:
     """A normalised posterior over the query variables, with nuisance variables summed inside.
 
-    Implements `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination` also uses. All
-    logs are natural. Upper bounds, and masses used as bounds, carry the rounding error of the pass, at most
-    `log_slack` nats; `log_bound` is rounded outward by it.
-
-    One row of `log_prob`, `log_mass` or `log_bound` costs `region_tree.n_entries` multiplications; one row of
-    the `_each` methods about three times as many, whatever the number of states.
-
-    Parameters
-    ----------
-    domain
-        The query variables, in the user's order.
-    region_tree
-        The conditional tables; see `RegionTree`.
-    workers
-        Threads for the passes; the answer does not depend on them.
-    as_network
-        Returns the same posterior as the unmultiplied tables of a network, see `AsNetwork`.
+    Implements `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination` also uses. All logs
+    are natural. Upper bounds, and masses used as bounds, carry the rounding error of the pass, at most `log_slack`
+    nats; `log_bound` is rounded outward by it. One row of `log_prob`, `log_mass` or `log_bound` costs
+    `region_tree.n_entries` multiplications; one row of `log_mass_each` about three times as many, whatever the
+    number of states. `workers` threads give the same answer as one; `as_network` returns the same posterior as the
+    unmultiplied tables of a network, see `AsNetwork`.
     """
 
     domain: Domain
@@ -81,37 +70,14 @@ class BucketTreePosterior:
     ) -> BucketTreePosterior:
         """Condition a tree (or forest) of latent variables with one emission per observable variable.
 
-        Hidden Chow-Liu trees and hidden Markov models are such trees. Tables are arrays of doubles, or
-        `Wide` for entries beyond their range.
+        Hidden Chow-Liu trees and hidden Markov models are such trees. `parent` (n_latents,) is -1 for roots;
+        `transitions[i]` is P(i | parent), shape (states of parent, states of i), unused for roots; `priors` are
+        P(root) of every root; `latent_of` (n,) is the latent variable that emits each variable of `query.domain`,
+        with `emissions` of shape (states of its latent, its states). Tables are arrays of doubles, or `Wide` for
+        entries beyond their range. `root` is the root of the region tree; by default the latent variable whose
+        largest side has the fewest query variables. `pace` is charged each table's entries before it is built.
 
-        Parameters
-        ----------
-        parent
-            int64, shape (n_latents,): the parent of each latent variable, -1 for roots.
-        transitions
-            One array per latent i, shape (states of parent, states of i): P(i | parent); unused for roots.
-        priors
-            P(root), shape (states,), for every root.
-        latent_of
-            int64, shape (n,): the latent variable that emits each variable of `query.domain`.
-        emissions
-            One array per variable of `query.domain`, shape (states of its latent, its states).
-        query
-            The query and its evidence.
-        root
-            The root of the region tree; by default the latent variable whose largest side has the fewest
-            query variables.
-        workers
-            Threads; None means 1.
-        pace
-            Charged each table's entries before it is built; None for no limit.
-
-        Raises
-        ------
-        ImpossibleEvidence
-            If the evidence has probability zero.
-        TimeUp
-            At the limit of `pace`.
+        Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`.
         """
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
@@ -139,12 +105,8 @@ class BucketTreePosterior:
     ) -> BucketTreePosterior:
         """Condition the buckets of an elimination order, children first; `constant` is ln of a constant factor.
 
-        Raises
-        ------
-        ImpossibleEvidence
-            If the evidence has probability zero.
-        TimeUp
-            At the limit of `pace`, which is charged each table's entries before it is built.
+        Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`, which is
+        charged each table's entries before it is built.
         """
         positions = {v: i for i, v in enumerate(_ints(query.variables))}
         conditioned, log_evidence, log_error = condition(buckets, positions, pace)
@@ -184,7 +146,7 @@ class BucketTreePosterior:
         """
         a = self.region_tree.arrays
         operations = int(np.sum(a.own_states) + len(a.children) + 4 * len(a.own_states))
-        return operations * 2.3e-16 + self.region_tree.log_error
+        return operations * ULP + self.region_tree.log_error
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Natural log of p(q | e), shape (batch,)."""
@@ -254,9 +216,8 @@ class BucketTreePosterior:
         for start, stop in zip(starts, [*starts[1:], n], strict=True):
             rows = by_box[start:stop]
             mask = np.ascontiguousarray(boxes.mask[choice[rows[0]]])
-            work = WideWork.make(self.region_tree)
-            work.pass_up(self.region_tree, mask, is_bound=False)
-            if work.message[-1] <= 0.0:
+            log_mass, work = wide_up(self.region_tree, mask, is_bound=False)
+            if log_mass == -math.inf:
                 raise SolverError("a box to draw from has probability zero; expected boxes of positive mass")
             cumulative = np.empty(len(a.tables))
             cumulate_wide(a, mask, work.joint, work.joint_exponent, cumulative)
@@ -269,8 +230,7 @@ class BucketTreePosterior:
         With hidden variables it follows their most probable states, which proves nothing. Cost: two passes.
         """
         tree = self.region_tree
-        work = WideWork.make(tree)
-        work.pass_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
+        _, work = wide_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
         point = np.zeros(len(self.domain), np.int16)
         position = np.zeros(tree.n_regions, np.int64)
         joint = (work.joint, work.joint_exponent)
@@ -303,22 +263,6 @@ class BucketTreePosterior:
         size = int(a.message_ptr[-1]) + int(a.joint_ptr[-1])
         return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
 
-    def _work(self, n_rows: int) -> Work:
-        return Work.make(self.region_tree, n_rows, self.domain.total_states)
-
-    def _pass_up(self, work: Work, mask: NDArray[np.float64], *, is_bound: bool) -> None:
-        kernels.upward(
-            self.region_tree.arrays,
-            mask,
-            is_bound,
-            work.outer,
-            work.flags,
-            work.joint,
-            work.joint_exponent,
-            work.message,
-            work.message_exponent,
-        )
-
     def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
         return self._whole(len(mask), _of_mask(mask), is_bound=is_bound)
 
@@ -326,14 +270,14 @@ class BucketTreePosterior:
         """Return the natural logs of rows at the root, shape (batch,)."""
         out = np.empty(batch)
 
-        def block(start: int, count: int, part: Floats, work: Work) -> None:
+        def block(start: int, count: int, part: Floats, work: PassRoom) -> None:
             out[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
 
         self._blocks(batch, fill, block, is_bound=is_bound)
         return out
 
     def _blocks(
-        self, batch: int, fill: Fill, use: Callable[[int, int, Floats, Work], None], *, is_bound: bool
+        self, batch: int, fill: Fill, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool
     ) -> None:
         """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
         rows = self._block_rows(batch)
@@ -342,40 +286,38 @@ class BucketTreePosterior:
             part = np.zeros((self.domain.total_states, rows))
             count = min(rows, batch - start)
             fill(part, start, count)
-            work = self._work(rows)
-            self._pass_up(work, part, is_bound=is_bound)
+            work = room_for(self.region_tree, rows)
+            upward(self.region_tree.arrays, part, is_bound, work)
             use(start, count, part, work)
 
         self._map(block, range(0, batch, rows))
 
-    def _roots(self, work: Work, mask: Floats, count: int, *, is_bound: bool) -> Floats:
+    def _roots(self, work: PassRoom, mask: Floats, count: int, *, is_bound: bool) -> Floats:
         """Return the natural logs of the first `count` columns of a block at the root."""
         with np.errstate(divide="ignore"):
             value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
         for b in np.flatnonzero((work.flags[:count] > 0) & (value < LOG_FLOOR)):
             row = mask[:, b] > 0.0
-            value[b] = WideWork.make(self.region_tree).pass_up(self.region_tree, row, is_bound=is_bound)
+            value[b], _ = wide_up(self.region_tree, row, is_bound)
         return value
 
     def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
-        work = WideWork.make(self.region_tree)
-        work.pass_up(self.region_tree, mask, is_bound=True)
+        _, work = wide_up(self.region_tree, mask, is_bound=True)
         return work.message, work.message_exponent
 
     def _sweep(self, mask: NDArray[np.bool_], *, is_bound: bool) -> tuple[Floats, Floats]:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
         out, whole = np.empty(mask.shape), np.empty(len(mask))
 
-        def block(start: int, count: int, part: Floats, work: Work) -> None:
+        def block(start: int, count: int, part: Floats, work: PassRoom) -> None:
             rows = mask[start : start + count]
             whole[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
-            each = work.pass_down(self.region_tree, part, is_bound)
+            each = pass_down(self.region_tree, part, is_bound, work)
             out[start : start + count] = each[:, :count].T
             low = (work.flags[:count] > 0) & np.any(each[:, :count] < LOG_FLOOR, axis=0)
             for b in np.flatnonzero(low):
-                wide = WideWork.make(self.region_tree)
-                out[start + b] = wide.each(self.region_tree, rows[b], is_bound=is_bound)
+                out[start + b] = wide_each(self.region_tree, rows[b], is_bound)
 
         self._blocks(len(mask), _of_mask(mask), block, is_bound=is_bound)
         return whole, out

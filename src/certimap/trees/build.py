@@ -24,16 +24,10 @@ def buckets_of_factors(
     max_table: int,
     pace: WorkClock | None = None,
 ) -> tuple[list[Bucket], float]:
-    """Build the bucket tree of an elimination order; `pace` is charged each table's entries before it is built.
+    """Build the bucket tree of an elimination order: the buckets, children first, and ln of the constant factors.
 
-    Returns
-    -------
-    The buckets, children first, and the natural log of the constant factors.
-
-    Raises
-    ------
-    ModelError
-        If a table would have more than `max_table` entries; raised before any is built.
+    `pace` is charged each table's entries before it is built. Raises ModelError, before any is built, if a table
+    would have more than `max_table` entries.
     """
     pace = pace or WorkClock.unhurried()
     place = {v: i for i, v in enumerate(order)}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from certimap.core.control import WorkClock
 from certimap.core.region_tree import RegionArrays, RegionTree
-from certimap.core.rounding import SAFE_EXPONENT
+from certimap.core.rounding import SAFE_EXPONENT, ULP
 from certimap.trees.wide import Floats, Ints, Wide
 
 ENTRIES_PER_TABLE = 150  # fixed cost of making a table, in table entries
@@ -53,25 +53,14 @@ def conditionals(
 ) -> tuple[list[Bucket], list[Wide], float]:
     """Turn tables into conditional probabilities and drop buckets without a query variable below.
 
-    Parameters
-    ----------
-    buckets
-        Children before parents.
-    queried
-        Variables to keep.
-    pace
-        Charged each table's entries before it is built; None for no limit.
+    `buckets` come children first; `queried` variables are kept; `pace` is charged each table's entries before it
+    is built. Returns the kept buckets, with tables that sum to 1 over the last axis (or to 0 for impossible
+    separator states); the totals of the roots, over their separators; and a bound on the rounding error of ln p of
+    any point, in nats.
 
-    Returns
-    -------
-    The kept buckets, with tables that sum to 1 over the last axis (or to 0 for impossible separator states); the
-    totals of the roots, over their separators; and a bound on the rounding error of ln p of any point, in nats.
-
-    Notes
-    -----
     A message multiplies the parent's table and divides the child's, so its error occurs in both. These errors
-    cancel along each path through the tree except at the root: ln p of a point is off by at most twice the
-    total's error, and one division per bucket.
+    cancel along each path through the tree except at the root: ln p of a point is off by at most twice the total's
+    error, and one division per bucket.
     """
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
@@ -101,7 +90,7 @@ def conditionals(
     kept = [i for i in range(len(buckets)) if useful[i]]
     place = {i: p for p, i in enumerate(kept)}
     out = [Bucket(buckets[i].own, buckets[i].separator, tables[i], place.get(buckets[i].parent, -1)) for i in kept]
-    return out, totals, log_error + len(buckets) * 2.3e-16
+    return out, totals, log_error + len(buckets) * ULP
 
 
 def contract_chains(

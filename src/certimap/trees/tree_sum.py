@@ -29,36 +29,16 @@ MOST_MARGIN = 0.2  # of the target
 
 @dataclass(frozen=True, eq=False)
 class BoxBound:
-    """Bounds on a box; natural logs.
+    """Bounds on a box; natural logs."""
 
-    Attributes
-    ----------
-    log_bound
-        An upper bound on every value in the box.
-    log_states
-        float64, shape (columns,): upper bounds with each state fixed; -inf outside the box.
-    points
-        int16, shape (trees, n): the trees' own maximisers.
-    largest
-        The tree of the largest maximum.
-    """
-
-    log_bound: float
-    log_states: Floats
-    points: NDArray[np.int16]
-    largest: int
+    log_bound: float  # an upper bound on every value in the box
+    log_states: Floats  # (columns,): upper bounds with each state fixed; -inf outside the box
+    points: NDArray[np.int16]  # (trees, n): the trees' own maximisers
+    largest: int  # the tree of the largest maximum
 
 
 class TreeSum:
-    """A weighted sum of trees over the same variables.
-
-    Parameters
-    ----------
-    trees
-        The distributions; each `is_simple`.
-    log_weights
-        Natural logs of their weights, float64, shape (trees,).
-    """
+    """A weighted sum of trees over the same variables, each `is_simple`; `log_weights` are natural logs."""
 
     def __init__(self, trees: Sequence[BucketTreePosterior], log_weights: Floats) -> None:
         self.domain = trees[0].domain
@@ -75,18 +55,10 @@ class TreeSum:
     def bound(
         self, mask: NDArray[np.bool_], log_target: float, room: kernels.VectorRoom, control: Control
     ) -> BoxBound:
-        """Bound a box, and the box with each of its states fixed.
+        """Bound a box, `mask` (columns,), and the box with each of its states fixed.
 
-        Parameters
-        ----------
-        mask
-            bool, shape (columns,): the box.
-        log_target
-            Natural log of the target value; more than `rounding.LOG_FLOOR`, so that nothing underflows.
-        room
-            Working arrays for the eliminations.
-        control
-            The run's limits; raises TimeUp between two trees.
+        `log_target` is the natural log of the target value; more than `rounding.LOG_FLOOR`, so that nothing
+        underflows. Raises TimeUp between two trees when the run should stop.
         """
         scales = np.exp(self.log_weights - log_target)
         points = np.zeros((len(self.trees), len(self.domain)), np.int16)

@@ -24,21 +24,11 @@ _MANY = 512  # mantissas multiplied before renormalisation to [1/2, 1)
 
 @dataclass(frozen=True, eq=False)
 class Wide:
-    """Nonnegative numbers mantissa 2^exponent.
+    """Nonnegative numbers mantissa 2^exponent."""
 
-    Attributes
-    ----------
-    mantissa
-        float64, in [1/2, 1) or 0.
-    exponent
-        int64, the same shape; `ZERO` where the mantissa is 0.
-    log_error
-        A bound on the accumulated rounding error of the log of any entry, in nats.
-    """
-
-    mantissa: Floats
-    exponent: Ints
-    log_error: float = 0.0
+    mantissa: Floats  # float64, in [1/2, 1) or 0
+    exponent: Ints  # int64, the same shape; `ZERO` where the mantissa is 0
+    log_error: float = 0.0  # a bound on the accumulated rounding error of the log of any entry, in nats
 
     @classmethod
     def of_values(cls, values: Floats) -> Wide:

@@ -10,7 +10,7 @@ from scipy import special, stats
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.leaves import leaf_kind
+from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
@@ -40,8 +40,33 @@ def ask(address, a, b, c, d, x, y):
     return call_real(address, a, b, c, d, x, y)
 
 
+def test_every_kind_keeps_its_code() -> None:
+    """Codes stand in stored circuits and in answers that are replayed."""
+    names = [
+        "gaussian",
+        "truncated_gaussian",
+        "uniform",
+        "exponential",
+        "laplace",
+        "student_t",
+        "poisson",
+        "geometric",
+    ]
+    assert {code: kind.name for code, kind in list(leaf_kinds().items())[:8]} == dict(
+        zip((1, *range(-1, -8, -1)), names, strict=True)
+    )
+
+
+def test_only_kinds_in_use_are_compiled() -> None:
+    code = leaf_kind("laplace")[0]
+    table = function_table([code])
+    assert np.any(table[1 - code])
+    assert not np.any(np.delete(table, 1 - code, axis=0))
+
+
 def question(kind: str, column: int, parameters, x: float, y: float) -> float:
-    address = function_table()[1 - leaf_kind(kind)[0], column]
+    code = leaf_kind(kind)[0]
+    address = function_table([code])[1 - code, column]
     return ask(address, *(*parameters, 0.0, 0.0, 0.0)[:4], float(x), float(y))
 
 

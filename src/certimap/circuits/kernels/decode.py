@@ -7,12 +7,13 @@ every domain. All values are natural logs, so nothing underflows.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.real import log_density, peak_in
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.kernels.jit import jit
 
 Floats = NDArray[np.float64]
@@ -23,32 +24,12 @@ Flags = NDArray[np.bool_]
 BLOCK = 8  # candidates that one walk of a subcircuit evaluates together
 
 
-class Nodes(NamedTuple):
-    """A plan's arrays for the walks; `Plan` describes the first eight.
-
-    `leaf_size` holds the number of states of a leaf's variable, 0 for a real one; `group` the first sum
-    with the same children, or the first product that is the same; `next_in_group` the next one, or -1.
-    """
-
-    is_sum: Flags
-    child_ptr: Ints
-    children: Ints32
-    log_weights: Floats
-    leaf_ptr: Ints
-    leaf_var: Ints32
-    leaf_start: Ints
-    log_tables: Floats
-    functions: Ints
-    leaf_size: Ints
-    group: Ints32
-    next_in_group: Ints32
-
-
 class WalkArrays(NamedTuple):
     """Results of the walks: the peak of each leaf (place, ln of the value), and the pick of each node.
 
     `log_value` is ln of a node at its pick, `choice` the position of a sum's picked child, and
-    `edge_log`, on the edges of sums, ln of the sum at the assignment of the edge's child.
+    `edge_log`, on the edges of sums, ln of the sum at the assignment of the edge's child. `group` holds the first
+    sum with the same children, or the first product that is the same; `next_in_group` the next one, or -1.
     """
 
     peak_at: Floats
@@ -56,6 +37,8 @@ class WalkArrays(NamedTuple):
     log_value: Floats
     choice: Ints
     edge_log: Floats
+    group: Ints32
+    next_in_group: Ints32
 
 
 class DecodeScratch(NamedTuple):
@@ -100,7 +83,7 @@ def hash_nodes(
 
 
 @jit()
-def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats, x: float) -> float:
+def leaf_log_density(size: Any, start: int, functions: Ints, log_tables: Floats, x: float) -> float:
     """Return ln of a leaf's probability of state `x`, or of its density at `x` if `size` is 0."""
     if size > 0:
         return log_tables[start + int(x)]
@@ -108,12 +91,12 @@ def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats,
 
 
 @jit()
-def leaf_peaks(nodes: Nodes, kept: WalkArrays) -> None:
+def leaf_peaks(nodes: ProbeArrays, kept: WalkArrays) -> None:
     """Find the maximum of each leaf: its first most probable state, or the peak of its density."""
     tables = nodes.log_tables
-    for leaf in range(len(nodes.leaf_size)):
+    for leaf in range(len(nodes.leaf_var)):
         start = nodes.leaf_start[leaf]
-        size = nodes.leaf_size[leaf]
+        size = nodes.n_states[nodes.leaf_var[leaf]]
         if size > 0:
             best = 0
             for state in range(1, size):
@@ -126,7 +109,7 @@ def leaf_peaks(nodes: Nodes, kept: WalkArrays) -> None:
 
 
 @jit()
-def _keep_product(node: int, nodes: Nodes, kept: WalkArrays) -> None:
+def _keep_product(node: int, nodes: ProbeArrays, kept: WalkArrays) -> None:
     total = 0.0
     for leaf in range(nodes.leaf_ptr[node], nodes.leaf_ptr[node + 1]):
         total += kept.peak_log[leaf]
@@ -136,7 +119,7 @@ def _keep_product(node: int, nodes: Nodes, kept: WalkArrays) -> None:
 
 
 @jit()
-def _keep_best_edge(node: int, nodes: Nodes, kept: WalkArrays) -> None:
+def _keep_best_edge(node: int, nodes: ProbeArrays, kept: WalkArrays) -> None:
     first = nodes.child_ptr[node]
     best = first
     for edge in range(first + 1, nodes.child_ptr[node + 1]):
@@ -147,7 +130,7 @@ def _keep_best_edge(node: int, nodes: Nodes, kept: WalkArrays) -> None:
 
 
 @jit()
-def max_upward(nodes: Nodes, kept: WalkArrays) -> None:
+def max_upward(nodes: ProbeArrays, kept: WalkArrays) -> None:
     """Evaluate the circuit with every sum replaced by the largest of its weighted children (first of equals)."""
     for node in range(len(nodes.is_sum)):
         if not nodes.is_sum[node]:
@@ -159,7 +142,7 @@ def max_upward(nodes: Nodes, kept: WalkArrays) -> None:
 
 
 @jit()
-def decode(root: int, nodes: Nodes, kept: WalkArrays, stack: Ints32, point: Floats) -> None:
+def decode(root: int, nodes: ProbeArrays, kept: WalkArrays, stack: Ints32, point: Floats) -> None:
     """Follow the choices down from `root` and write the peaks of visited leaves into `point`.
 
     `stack` has n_nodes entries: scopes are disjoint, so no node is met twice.
@@ -182,20 +165,20 @@ def decode(root: int, nodes: Nodes, kept: WalkArrays, stack: Ints32, point: Floa
 
 
 @jit()
-def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: WalkArrays, point: Floats) -> float:
+def _aligned_value(product: int, candidate: int, nodes: ProbeArrays, kept: WalkArrays, point: Floats) -> float:
     """Return ln of `product` at the assignment of `candidate`, or NaN if not known yet.
 
     It is known if every inner child of `product` has a sibling under `candidate` with the same children: that
     sibling's pick was then one of the candidates at which the child was evaluated.
     """
-    if nodes.group[product] == nodes.group[candidate]:
+    if kept.group[product] == kept.group[candidate]:
         return kept.log_value[product]
     total = 0.0
     for edge in range(nodes.child_ptr[product], nodes.child_ptr[product + 1]):
         child = nodes.children[edge]
         twin = -1
         for other in range(nodes.child_ptr[candidate], nodes.child_ptr[candidate + 1]):
-            if nodes.group[nodes.children[other]] == nodes.group[child]:
+            if kept.group[nodes.children[other]] == kept.group[child]:
                 twin = int(nodes.children[other])
                 break
         if twin < 0:
@@ -205,13 +188,17 @@ def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: WalkArrays,
         else:
             total += float(kept.log_value[child])
     for leaf in range(nodes.leaf_ptr[product], nodes.leaf_ptr[product + 1]):
-        x, size, start = float(point[nodes.leaf_var[leaf]]), nodes.leaf_size[leaf], nodes.leaf_start[leaf]
+        x, size, start = (
+            float(point[nodes.leaf_var[leaf]]),
+            nodes.n_states[nodes.leaf_var[leaf]],
+            nodes.leaf_start[leaf],
+        )
         total += leaf_log_density(size, start, nodes.functions, nodes.log_tables, x)
     return total
 
 
 @jit()
-def _list_below(first: int, n_children: int, nodes: Nodes, scratch: DecodeScratch) -> int:
+def _list_below(first: int, n_children: int, nodes: ProbeArrays, scratch: DecodeScratch) -> int:
     """List the wanted children and all nodes below them in `order`, highest first; return their number.
 
     `slot` gives a node's index in the list; the caller resets it.
@@ -238,7 +225,7 @@ def _list_below(first: int, n_children: int, nodes: Nodes, scratch: DecodeScratc
 
 
 @jit()
-def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: DecodeScratch) -> None:
+def _evaluate_listed(count: int, width: int, nodes: ProbeArrays, scratch: DecodeScratch) -> None:
     """Write ln of each listed node at the first `width` points into its row of `values`."""
     peak = scratch.values[len(scratch.order)]
     for place in range(count - 1, -1, -1):
@@ -261,7 +248,7 @@ def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: DecodeScratc
                 out[b] = peak[b] + math.log(out[b]) if peak[b] > -np.inf else -np.inf
             continue
         for leaf in range(nodes.leaf_ptr[node], nodes.leaf_ptr[node + 1]):
-            size, start = nodes.leaf_size[leaf], nodes.leaf_start[leaf]
+            size, start = nodes.n_states[nodes.leaf_var[leaf]], nodes.leaf_start[leaf]
             for b in range(width):
                 x = scratch.points[b, nodes.leaf_var[leaf]]
                 out[b] += leaf_log_density(size, start, nodes.functions, nodes.log_tables, x)
@@ -272,7 +259,7 @@ def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: DecodeScratc
 
 
 @jit()
-def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: WalkArrays, pair_log: Floats) -> None:
+def _score_sum(node: int, start: int, width: int, nodes: ProbeArrays, kept: WalkArrays, pair_log: Floats) -> None:
     """Write ln of a sum at the candidates start, ..., start + width - 1 on the edges to them."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
@@ -288,7 +275,7 @@ def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: WalkArrays
 
 
 @jit()
-def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: DecodeScratch) -> int:
+def evaluate_wanted(node: int, width: int, nodes: ProbeArrays, scratch: DecodeScratch) -> int:
     """Fill the wanted rows of `pair_log`, ln of children at the first `width` points; return the edges visited."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
@@ -310,7 +297,7 @@ def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: DecodeScratch)
 
 @jit()
 def _evaluate_candidates(
-    node: int, start: int, width: int, nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch
+    node: int, start: int, width: int, nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch
 ) -> int:
     """Fill `pair_log[j, b]`: ln of child j at the candidate of child start + b; return the edges visited."""
     first = nodes.child_ptr[node]
@@ -331,7 +318,7 @@ def _evaluate_candidates(
 
 
 @jit()
-def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int:
+def argmax_upward(nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch) -> int:
     """Let every sum pick, among its children's assignments, the one at which its own value is largest.
 
     The candidates of all sums of a group are evaluated together, unless `_aligned_value` already knows the
@@ -343,7 +330,7 @@ def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int
         if not nodes.is_sum[node]:
             _keep_product(node, nodes, kept)
             continue
-        if nodes.group[node] != node:  # done with the first of its group
+        if kept.group[node] != node:  # done with the first of its group
             continue
         n_children = nodes.child_ptr[node + 1] - nodes.child_ptr[node]
         for start in range(0, n_children, BLOCK):
@@ -352,16 +339,16 @@ def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int
             member = node
             while member >= 0:
                 _score_sum(member, start, width, nodes, kept, scratch.pair_log)
-                member = nodes.next_in_group[member]
+                member = kept.next_in_group[member]
         member = node
         while member >= 0:
             _keep_best_edge(member, nodes, kept)
-            member = nodes.next_in_group[member]
+            member = kept.next_in_group[member]
     return work
 
 
 @jit()
-def flow_downward(nodes: Nodes, log_flow: Floats) -> None:
+def flow_downward(nodes: ProbeArrays, log_flow: Floats) -> None:
     """Fill in ln of the probability that a draw from the root passes through each node.
 
     `log_flow` holds 0 at the root and -inf elsewhere on entry.

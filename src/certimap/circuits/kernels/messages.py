@@ -12,32 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.kernels.jit import jit, jit_part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Ints32 = NDArray[np.int32]
-Flags = NDArray[np.bool_]
 
 FLOOR = -1e6  # replaces ln 0: harmless, since decoded answers are scored exactly
 TIE = 1e-9  # nats below the best belief up to which a state counts as a maximiser
-
-
-class MessageGraph(NamedTuple):
-    """A plan's arrays, with the edges above each node: `above[above_ptr[i]:above_ptr[i + 1]]` lead into node i."""
-
-    is_sum: Flags
-    child_ptr: Ints
-    children: Ints32
-    log_weights: Floats
-    leaf_ptr: Ints
-    leaf_var: Ints32
-    leaf_start: Ints
-    log_tables: Floats
-    n_states: Ints
-    offsets: Ints
-    above_ptr: Ints
-    above: Ints
 
 
 class Messages(NamedTuple):
@@ -45,7 +27,7 @@ class Messages(NamedTuple):
 
     `up` and `down` have shape (n_edges, 2), `leaf_up` and `leaf_down` (n_leaves, 2), with ln of the value 1 first;
     `told` holds each leaf's message to its variable, one entry per state from `told_ptr` on; `belief` has one
-    entry per state of the domain.
+    entry per state of the domain. `above[above_ptr[i]:above_ptr[i + 1]]` are the edges into node i.
     """
 
     up: Floats
@@ -55,6 +37,8 @@ class Messages(NamedTuple):
     told_ptr: Ints
     told: Floats
     belief: Floats
+    above_ptr: Ints
+    above: Ints
 
 
 @jit_part
@@ -74,7 +58,7 @@ def log_add(a: Any, b: Any) -> Any:
 
 
 @jit()
-def ask_variables(graph: MessageGraph, messages: Messages) -> None:
+def ask_variables(graph: ProbeArrays, messages: Messages) -> None:
     """Send each leaf its variable's message: the mean of its table over the states that maximise the belief.
 
     The leaf's own message to the variable is removed first (the mixed-product message from a maximised variable
@@ -101,7 +85,7 @@ def ask_variables(graph: MessageGraph, messages: Messages) -> None:
 
 
 @jit()
-def pass_up(graph: MessageGraph, messages: Messages) -> None:
+def pass_up(graph: ProbeArrays, messages: Messages) -> None:
     """Send every node's probability to the nodes above it, without the receiver's own message."""
     up, down = messages.up, messages.down
     for node in range(len(graph.is_sum)):
@@ -119,11 +103,11 @@ def pass_up(graph: MessageGraph, messages: Messages) -> None:
                 one += up[e, 0]
             one = max(one, FLOOR)
             zero = log_one_minus(one)
-        for k in range(graph.above_ptr[node], graph.above_ptr[node + 1]):
-            one += down[graph.above[k], 0]
-            zero += down[graph.above[k], 1]
-        for k in range(graph.above_ptr[node], graph.above_ptr[node + 1]):
-            e = graph.above[k]
+        for k in range(messages.above_ptr[node], messages.above_ptr[node + 1]):
+            one += down[messages.above[k], 0]
+            zero += down[messages.above[k], 1]
+        for k in range(messages.above_ptr[node], messages.above_ptr[node + 1]):
+            e = messages.above[k]
             rest_one, rest_zero = one - down[e, 0], zero - down[e, 1]
             total = log_add(rest_one, rest_zero)
             up[e, 0], up[e, 1] = max(rest_one - total, FLOOR), max(rest_zero - total, FLOOR)
@@ -139,7 +123,7 @@ def _blend(old: Any, one: Any, zero: Any, damping: Any) -> tuple[Any, Any]:
 
 @jit()
 def _down_product(
-    node: int, one: float, zero: float, graph: MessageGraph, messages: Messages, damping: float
+    node: int, one: float, zero: float, graph: ProbeArrays, messages: Messages, damping: float
 ) -> None:
     """Send likelihoods from a product to its children and leaves: it is 1 where all of them are."""
     all_one = 0.0
@@ -161,7 +145,7 @@ def _down_product(
 
 @jit()
 def _down_sum(
-    node: int, one: float, zero: float, graph: MessageGraph, messages: Messages, damping: float, before: Floats
+    node: int, one: float, zero: float, graph: ProbeArrays, messages: Messages, damping: float, before: Floats
 ) -> None:
     """Send likelihoods from a sum to its children; `before` holds the sums over earlier siblings."""
     first, last = graph.child_ptr[node], graph.child_ptr[node + 1]
@@ -184,13 +168,13 @@ def _down_sum(
 
 
 @jit()
-def pass_down(graph: MessageGraph, messages: Messages, damping: float, before: Floats) -> None:
+def pass_down(graph: ProbeArrays, messages: Messages, damping: float, before: Floats) -> None:
     """Send likelihoods from the root, which is observed to be 1, down to the leaves."""
     for node in range(len(graph.is_sum) - 1, -1, -1):
         one, zero = 0.0, 0.0
-        for k in range(graph.above_ptr[node], graph.above_ptr[node + 1]):
-            one += messages.down[graph.above[k], 0]
-            zero += messages.down[graph.above[k], 1]
+        for k in range(messages.above_ptr[node], messages.above_ptr[node + 1]):
+            one += messages.down[messages.above[k], 0]
+            zero += messages.down[messages.above[k], 1]
         if node == len(graph.is_sum) - 1:
             one, zero = 0.0, FLOOR
         top = max(one, zero)
@@ -202,7 +186,7 @@ def pass_down(graph: MessageGraph, messages: Messages, damping: float, before: F
 
 
 @jit()
-def tell_variables(graph: MessageGraph, messages: Messages, belief: Floats) -> float:
+def tell_variables(graph: ProbeArrays, messages: Messages, belief: Floats) -> float:
     """Sum the leaves' messages about each state into beliefs; return the largest change, in nats.
 
     Beliefs are scaled to a maximum of 0 per variable; `belief` is working space of the same shape.

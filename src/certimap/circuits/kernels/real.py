@@ -1,7 +1,7 @@
 """Leaves over real variables in kernels: a vector of eight numbers, and functions called by address.
 
 A leaf's vector holds the code of its kind, its interval, ln of the unrestricted leaf's mass in the interval, and
-four parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
+four parameters. `functions` is `certimap.circuits.leaves.kind.function_table`.
 """
 
 from __future__ import annotations

@@ -196,6 +196,7 @@ def count_roundings(
         for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
             occurrences[leaf_var[leaf]] += 1.0
     out = np.empty(5)
-    out[:4] = at[n_nodes - 1]
+    for k in range(4):
+        out[k] = at[n_nodes - 1, k]
     out[FLOWS] = deepest + np.max(occurrences) + 8.0
     return out

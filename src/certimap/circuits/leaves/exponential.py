@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
+import numpy as np
+
+from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, Floats, LeafFamily
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, from_zero, positive
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
 
 def log_density(rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x."""
     return max(math.log(rate) - rate * x, LEAST_LOG) if x >= 0.0 else -math.inf
 
 
 def log_mass(rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of [low, high]."""
     low = max(low, 0.0)
     if not low < high:
         return -math.inf
@@ -29,19 +30,16 @@ def peak(_rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: S
 
 
 def scale(rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return the mean."""
     return 1.0 / rate
 
 
 def draw(rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw inside [low, high]."""
     low = max(low, 0.0)
     share = -math.expm1(-rate * (high - low))
     return min(low - math.log1p(-uniform(stream_of(stream)) * share) / rate, high)
 
 
 def slope(rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return the derivative of ln of the density."""
     return -rate
 
 
@@ -55,4 +53,32 @@ def largest_curvature(_rate: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Sc
     return 0.0 if low >= 0.0 else math.inf
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature)
+class Exponential(LeafFamily):
+    """Exponential distributions of numbers from 0."""
+
+    name = "exponential"
+    takes = FROM_ZERO
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.least = LEAST_SD * self.column.sd
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the rate per component."""
+        return 1.0 / np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        rate = params[:, 0]
+        return np.where(values[:, None] >= 0.0, np.log(rate) - values[:, None] * rate, -np.inf)
+
+
+KIND = LeafKind(
+    "exponential",
+    ("rate",),
+    positive,
+    "a rate from 1e-290 to 1e290",
+    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature),
+    code=-3,
+    support=from_zero,
+    family=Exponential,
+)

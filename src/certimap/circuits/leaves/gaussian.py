@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
+from certimap.circuits.leaves.family import LOG_SQRT_2PI, Floats, LeafFamily
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
@@ -87,13 +88,11 @@ def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
 
 
 def log_density(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x."""
     scaled = (x - mean) / sd
     return max(-0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI, LEAST_LOG)
 
 
 def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of [low, high]."""
     return max(log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd), LEAST_LOG)
 
 
@@ -103,18 +102,15 @@ def peak(mean: Scalar, _sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: S
 
 
 def scale(_mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return the standard deviation."""
     return sd
 
 
 def draw(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw inside [low, high]."""
     scaled = truncated_normal((low - mean) / sd, (high - mean) / sd, stream_of(stream))
     return min(max(mean + sd * scaled, low), high)
 
 
 def slope(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return the derivative of ln of the density at x."""
     return (mean - x) / sd / sd
 
 
@@ -123,4 +119,28 @@ def curvature(_mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, _low: Scalar, _
     return -1.0 / sd / sd
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, curvature, curvature)
+class Gaussian(LeafFamily):
+    """Normal distributions."""
+
+    name = "gaussian"
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return (mean, sd) per component."""
+        means = self.column.means(values, weights, smoothing)
+        squares = np.einsum("nk,nk->k", weights, (values[:, None] - means) ** 2)
+        return np.stack([means, np.sqrt(self.column.variances(squares, weights.sum(axis=0), smoothing))], axis=1)
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        mean, sd = params.T
+        return -0.5 * ((values[:, None] - mean) / sd) ** 2 - np.log(sd) - LOG_SQRT_2PI
+
+
+KIND = LeafKind(
+    "gaussian",
+    ("mean", "sd"),
+    is_gaussian,
+    "a finite mean, and an sd from 1e-290 to 1e290",
+    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, curvature, curvature),
+    code=1,
+    family=Gaussian,
+)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LeafFunctions
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.leaves.family import COUNTS, Floats, LeafFamily, is_count
+from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
 
 def log_density(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the probability of x; -inf if x is negative or not a whole number."""
     if x < 0.0 or x != math.floor(x):
         return -math.inf
     return math.log(p) + x * math.log1p(-p)
 
 
 def log_mass(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of the whole numbers in [low, high]."""
     low = max(math.ceil(low), 0.0) if low > 0.0 else 0.0
     if high < low or low == math.inf:
         return -math.inf
@@ -40,7 +42,6 @@ def scale(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar)
 
 
 def draw(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw a whole number inside [low, high]."""
     low = max(math.ceil(low), 0.0) if low > 0.0 else 0.0
     last = high if high == math.inf else math.floor(high)
     rate = math.log1p(-p)
@@ -48,4 +49,37 @@ def draw(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scala
     return min(low + math.floor(math.log1p(-uniform(stream_of(stream)) * share) / rate), last)
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)
+class Geometric(LeafFamily):
+    """Geometric distributions of counts: failures before the first success."""
+
+    name = "geometric"
+    takes = COUNTS
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.least = 1.0 / (len(values) + 1.0)
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the probability of a success per component."""
+        return 1.0 / (1.0 + np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None])
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        p = params[:, 0]
+        return np.where(is_count(values)[:, None], np.log(p) + values[:, None] * np.log1p(-p), -np.inf)
+
+
+def _is_chance(p: Floats) -> NDArray[np.bool_]:
+    return (p > 0) & (p < 1)
+
+
+KIND = LeafKind(
+    "geometric",
+    ("p",),
+    _is_chance,
+    "the probability of a success, above 0 and below 1",
+    LeafFunctions(log_density, log_mass, peak, scale, draw),
+    code=-7,
+    support=from_zero,
+    is_whole=True,
+    family=Geometric,
+)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ModelError
 
+if TYPE_CHECKING:
+    from certimap.circuits.leaves.family import LeafFamily
+
 MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
-GAUSSIAN = 1  # the code of the first kind, as `NodeKind` has it; the kinds after it are -1, -2, ...
+LEAST_SCALE, MOST_SCALE = 1e-290, 1e290
+_Array = NDArray[np.float64]
 
 
 def _no_slope(_a: float, _b: float, _c: float, _d: float, _x: float, _y: float) -> float:
@@ -85,8 +92,8 @@ class LeafKind:
     expected
         A description of valid parameters, for error messages.
     functions
-        Returns its functions, or names this package's module that has them as `FUNCTIONS`. They load numba, and
-        are first needed when a circuit with such a leaf is evaluated.
+        Its functions, or a function that returns them. They are first needed when a circuit with such a leaf is
+        evaluated.
     support
         Returns the ends of the interval outside which the density is 0, given the parameters as arrays; None for
         the whole line. Sums over disjoint supports are histograms, whose bounds are their largest bars.
@@ -94,23 +101,50 @@ class LeafKind:
         Whether it is a distribution on whole numbers: intervals are then split between them.
     roundings
         Error of its log masses, in units of the last place of 1, in addition to 4 units of the log itself.
+    code
+        Its number in circuits: of this package's kinds, a negative one that stays (the Gaussian has 1, as
+        `NodeKind` has it); 0 for the next free one.
+    family
+        The model of a column that learners fit with such leaves; None without.
     """
 
     name: str
     parameters: tuple[str, ...]
     accepts: Callable[..., NDArray[np.bool_]]
     expected: str
-    functions: Callable[[], LeafFunctions] | str
+    functions: LeafFunctions | Callable[[], LeafFunctions]
     support: Callable[..., tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None
     is_whole: bool = False
     roundings: float = 16.0
+    code: int = 0
+    family: type[LeafFamily] | None = None
 
     def loaded(self) -> LeafFunctions:
-        """Return its functions, which load numba."""
-        return import_module(self.functions).FUNCTIONS if isinstance(self.functions, str) else self.functions()
+        """Return its functions."""
+        return self.functions if isinstance(self.functions, LeafFunctions) else self.functions()
 
 
-_kinds: list[LeafKind] = []
+def positive(*values: _Array) -> NDArray[np.bool_]:
+    """Return where all of some scales are positive and such that inverses and widths are numbers."""
+    return np.all([(x >= LEAST_SCALE) & (x <= MOST_SCALE) for x in values], axis=0)
+
+
+def is_gaussian(mean: _Array, sd: _Array) -> NDArray[np.bool_]:
+    """Return where a mean is finite, and a scale valid."""
+    return np.isfinite(mean) & positive(sd)
+
+
+def between(*parameters: _Array) -> tuple[_Array, _Array]:
+    """Return the support of a kind whose last two parameters are its ends."""
+    return parameters[-2], parameters[-1]
+
+
+def from_zero(parameter: _Array) -> tuple[_Array, _Array]:
+    """Return the support of a kind on nonnegative numbers."""
+    return np.zeros_like(parameter), np.full_like(parameter, np.inf)
+
+
+_kinds: dict[int, LeafKind] = {}
 
 
 def register_leaf(kind: LeafKind) -> None:
@@ -118,19 +152,24 @@ def register_leaf(kind: LeafKind) -> None:
 
     Raises ModelError if the name is taken or invalid, or if there are no parameters or more than four.
     """
-    if not kind.name.isidentifier() or kind.name in ("indicator", "l", *(k.name for k in _kinds)):
+    taken = {known.name for known in leaf_kinds().values()}
+    if not kind.name.isidentifier() or kind.name in ("indicator", "l", *taken):
         raise ModelError(f"a kind of leaf is called {kind.name!r}; expected a name that is not taken")
     if not 1 <= len(kind.parameters) <= MAX_PARAMETERS:
         raise ModelError(
             f"leaf kind {kind.name!r} has {len(kind.parameters)} parameters; expected 1 to {MAX_PARAMETERS}"
         )
-    _kinds.append(kind)
-    function_table.cache_clear()
+    _kinds[min(_kinds) - 1] = kind
 
 
 def leaf_kinds() -> dict[int, LeafKind]:
-    """Return all kinds by code, in the order of registration."""
-    return {GAUSSIAN if i == 0 else -i: kind for i, kind in enumerate(_kinds)}
+    """Return all kinds by code: this package's, one `KIND` in each file of this folder, and registered ones."""
+    if not _kinds:
+        names = (module.name for module in iter_modules([str(Path(__file__).parent)]))
+        modules = (import_module(f"{__package__}.{name}") for name in names)
+        own = [module.KIND for module in modules if hasattr(module, "KIND")]
+        _kinds.update({kind.code: kind for kind in sorted(own, key=lambda kind: -kind.code)})
+    return _kinds
 
 
 def leaf_kind(name: str) -> tuple[int, LeafKind]:
@@ -138,21 +177,24 @@ def leaf_kind(name: str) -> tuple[int, LeafKind]:
     for code, kind in leaf_kinds().items():
         if kind.name == name:
             return code, kind
-    known = ", ".join(repr(kind.name) for kind in _kinds)
+    known = ", ".join(repr(kind.name) for kind in _kinds.values())
     raise ModelError(f"{name!r} is no kind of leaf; expected one of {known}, or one that register_leaf added")
 
 
+def function_table(codes: Iterable[int]) -> NDArray[np.int64]:
+    """Return the addresses of some kinds' functions, shape (rows, 8); the kind of code k has row 1 - k."""
+    table = np.zeros((2 - min(leaf_kinds()), 8), np.int64)
+    for code in {int(code) for code in codes}:
+        table[1 - code] = _addresses(code)
+    return table
+
+
 @cache
-def function_table() -> NDArray[np.int64]:
-    """Return the addresses of all kinds' functions, shape (n_kinds + 1, 8); the kind of code k has row 1 - k."""
+def _addresses(code: int) -> list[int]:
+    """Compile a kind's functions; return their addresses, in the order of the questions in `kernels/real.py`."""
     from certimap.kernels.pointers import address_of
 
-    table = np.zeros((len(_kinds) + 1, 8), np.int64)
-    for code, kind in leaf_kinds().items():
-        functions = kind.loaded()
-        questions = (functions.log_density, functions.log_mass, functions.peak, functions.scale)
-        table[1 - code, :4] = [address_of(question) for question in questions]
-        table[1 - code, 4] = address_of(functions.draw, draws=True)
-        derivatives = (functions.slope, functions.least_curvature, functions.largest_curvature)
-        table[1 - code, 5:] = [address_of(question) for question in derivatives]
-    return table
+    of = leaf_kinds()[code].loaded()
+    first = [address_of(question) for question in (of.log_density, of.log_mass, of.peak, of.scale)]
+    last = [address_of(question) for question in (of.slope, of.least_curvature, of.largest_curvature)]
+    return [*first, address_of(of.draw, draws=True), *last]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
+import numpy as np
+
+from certimap.circuits.leaves.family import LEAST_SD, Floats, LeafFamily
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
+from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -21,12 +25,10 @@ def log_part(a: Scalar, width: Scalar) -> Scalar:
 
 
 def log_density(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x."""
     return max(-abs(x - mean) / scale - math.log(2.0 * scale), LEAST_LOG)
 
 
 def log_mass(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of [low, high]."""
     if low >= mean:
         return log_part((low - mean) / scale, (high - low) / scale)
     if high <= mean:
@@ -41,12 +43,10 @@ def peak(mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high
 
 
 def length(_mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return the scale."""
     return scale
 
 
 def draw(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw inside [low, high]: first a side of the mean, then a part of an exponential tail."""
     below = -math.expm1((low - mean) / scale) if low < mean < high else 0.0
     above = -math.expm1((mean - high) / scale) if low < mean < high else 0.0
     u = uniform(stream_of(stream))
@@ -60,7 +60,6 @@ def draw(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high:
 
 
 def slope(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return the derivative of ln of the density at x."""
     return -1.0 / scale if x > mean else 1.0 / scale
 
 
@@ -76,4 +75,35 @@ def largest_curvature(
     return 0.0
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature)
+class Laplace(LeafFamily):
+    """Laplace distributions: weighted medians and mean distances from them."""
+
+    name = "laplace"
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return (median, scale) per component."""
+        order = np.argsort(values, kind="stable")
+        running = np.cumsum(weights[order], axis=0)
+        if not len(values):
+            return np.tile([self.column.mean, self.column.sd], (weights.shape[1], 1))
+        middle = np.argmax(running >= 0.5 * running[-1], axis=0)
+        medians = np.where(running[-1] > 0.0, values[order][middle], self.column.mean)
+        far = np.einsum("nk,nk->k", weights, np.abs(values[:, None] - medians)) + smoothing * self.column.sd
+        rows = np.maximum(running[-1] + smoothing, SMALLEST_NORMAL)
+        scales = np.where(running[-1] + smoothing > 0.0, far / rows, self.column.sd)
+        return np.stack([medians, np.maximum(scales, LEAST_SD * self.column.sd)], axis=1)
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        middle, scale = params.T
+        return -np.abs(values[:, None] - middle) / scale - np.log(2.0 * scale)
+
+
+KIND = LeafKind(
+    "laplace",
+    ("mean", "scale"),
+    is_gaussian,
+    "a finite mean, and a scale from 1e-290 to 1e290",
+    LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature),
+    code=-4,
+    family=Laplace,
+)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LeafFunctions
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.leaves.family import COUNTS, Floats, LeafFamily, is_count, special
+from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero, positive
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -58,7 +62,6 @@ def densest(mean: Scalar, low: Scalar, high: Scalar) -> Scalar:
 
 
 def log_density(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the probability of x; -inf if x is negative or not a whole number."""
     if x < 0.0 or x == math.inf or x != math.floor(x):
         return -math.inf
     return log_probability(mean, x)
@@ -106,7 +109,6 @@ def scale(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scal
 
 
 def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw a whole number inside [low, high]: subtract terms, the largest first, from a share of their sum."""
     low = 0.0 if low <= 0.0 else math.ceil(low)
     last = high if high == math.inf else math.floor(high)
     top = densest(mean, low, high)
@@ -134,4 +136,39 @@ def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Sc
     return top
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)
+class Poisson(LeafFamily):
+    """Poisson distributions of counts."""
+
+    name = "poisson"
+    takes = COUNTS
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.least = 1.0 / (len(values) + 1.0)
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the mean per component."""
+        return np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        log_factorial = np.asarray(special("gammaln")(np.maximum(values, 0.0) + 1.0), np.float64)
+        logs = values[:, None] * np.log(params[:, 0]) - params[:, 0] - log_factorial[:, None]
+        return np.where(is_count(values)[:, None], logs, -np.inf)
+
+
+def _is_valid(mean: Floats) -> NDArray[np.bool_]:
+    return positive(mean) & (mean <= 1e9)
+
+
+KIND = LeafKind(
+    "poisson",
+    ("mean",),
+    _is_valid,
+    "a positive mean of at most 1e9",
+    LeafFunctions(log_density, log_mass, peak, scale, draw),
+    code=-6,
+    support=from_zero,
+    is_whole=True,
+    roundings=256.0,
+    family=Poisson,
+)

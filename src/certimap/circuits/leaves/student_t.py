@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
+from certimap.circuits.leaves.family import Floats, LeafFamily
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -16,6 +18,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 NARROW = 0.5  # in units of the length over which the density changes: 20 nodes integrate that to rounding
 LEAST_SHARE = 0.05  # share of the mass above which rejection from the whole line is cheaper than bisection
 _MAX_TERMS = 20000
+DEGREES = 4.0  # of fitted leaves
+STEPS = 20  # of a fit
 
 
 @jit()
@@ -118,12 +122,10 @@ def log_t_mass(df: Scalar, low: Scalar, high: Scalar, width: Scalar) -> Scalar:
 
 
 def log_density(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x."""
     return max(log_t(df, (x - mean) / scale) - math.log(scale), LEAST_LOG)
 
 
 def log_mass(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of [low, high]."""
     return max(log_t_mass(df, (low - mean) / scale, (high - mean) / scale, (high - low) / scale), LEAST_LOG)
 
 
@@ -174,7 +176,6 @@ def draw(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: Scalar, high:
 
 
 def slope(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return the derivative of ln of the density at x."""
     z = (x - mean) / scale
     return -(df + 1.0) * z / (df + z * z) / scale
 
@@ -205,4 +206,40 @@ def largest_curvature(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: 
     return max(bend(df, u), bend(df, min(max(3.0 * df, u), v))) / scale / scale
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature)
+class StudentT(LeafFamily):
+    """Student t distributions of 4 degrees of freedom, by iteratively reweighted rows (Lange et al. 1989)."""
+
+    name = "student_t"
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return (centre, scale, 4) per component."""
+        totals = weights.sum(axis=0)
+        centre, variance = self.column.means(values, weights, smoothing), np.full(len(totals), self.column.sd**2)
+        for _ in range(STEPS):
+            squares = (values[:, None] - centre) ** 2
+            shares = weights * (DEGREES + 1.0) / (DEGREES + squares / variance)
+            centre = self.column.means(values, shares, smoothing)
+            variance = self.column.variances(np.einsum("nk,nk->k", shares, squares), totals, smoothing)
+        return np.stack([centre, np.sqrt(variance), np.full(len(totals), DEGREES)], axis=1)
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        centre, scale, df = params.T
+        top = math.lgamma(0.5 * (DEGREES + 1.0)) - math.lgamma(0.5 * DEGREES)
+        squares = ((values[:, None] - centre) / scale) ** 2
+        return top - 0.5 * np.log(df * math.pi) - np.log(scale) - 0.5 * (df + 1.0) * np.log1p(squares / df)
+
+
+def _is_valid(mean: Floats, scale: Floats, df: Floats) -> NDArray[np.bool_]:
+    return (np.abs(mean) <= 1e150) & (scale >= 1e-150) & (scale <= 1e150) & (df >= 1e-3) & (df <= 1e6)
+
+
+KIND = LeafKind(
+    "student_t",
+    ("mean", "scale", "df"),
+    _is_valid,
+    "a mean up to 1e150, a scale from 1e-150 to 1e150, and .001 to 1e6 degrees of freedom",
+    LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature),
+    code=-5,
+    roundings=32768.0,
+    family=StudentT,
+)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.gaussian import log_normal_mass, log_tail_part
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, LOG_SQRT_2PI, Floats, LeafFamily, special
+from certimap.circuits.leaves.gaussian import Gaussian, log_normal_mass, log_tail_part
+from certimap.circuits.leaves.kind import LEAST_LOG, LEAST_SCALE, LeafFunctions, LeafKind, between, positive
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
 
 _HALF_LOG_2PI = 0.9189385332046727
+CUT_FAR = 8.0  # standard deviations below the mean: a cut there has no effect
+CUT_NEAR = 3.0  # above the mean: nearly exponential
 
 
 @jit()
@@ -27,7 +33,6 @@ def _tail(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, width:
 
 
 def log_density(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x."""
     if x < low or x > high:
         return -math.inf
     if mean < low or mean > high:
@@ -38,7 +43,6 @@ def log_density(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, 
 
 
 def log_mass(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return ln of the mass of [x, y]."""
     if x <= low and y >= high:
         return 0.0
     x, y = max(x, low), min(y, high)
@@ -61,14 +65,12 @@ def scale(_mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, _x: Scalar, _y: 
 
 
 def draw(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar, stream: Scalar) -> Scalar:
-    """Draw inside [x, y]."""
     x, y = max(x, low), min(y, high)
     scaled = truncated_normal((x - mean) / sd, (y - mean) / sd, stream_of(stream))
     return min(max(mean + sd * scaled, x), y)
 
 
 def slope(mean: Scalar, sd: Scalar, _low: Scalar, _high: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return the derivative of ln of the density at x."""
     return (mean - x) / sd / sd
 
 
@@ -82,4 +84,61 @@ def largest_curvature(_mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: S
     return -1.0 / sd / sd if low <= x and y <= high else math.inf
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature)
+class TruncatedGaussian(LeafFamily):
+    """Normal distributions cut at 0, with the mean and variance of the rows: maximum likelihood (Cohen 1950)."""
+
+    name = "truncated_gaussian"
+    takes = FROM_ZERO
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.gaussian = Gaussian(values)
+        # where the cut lies in standard deviations settles variance / mean^2, which rises from 0 to 1
+        self.cuts = np.linspace(-CUT_FAR, CUT_NEAR, 2001)
+        above = self._means_above(self.cuts)
+        self.ratios = (1.0 + self.cuts * above - above**2) / (above - self.cuts) ** 2
+
+    def _means_above(self, cuts: Floats) -> Floats:
+        """Return the mean of a standard normal beyond each cut."""
+        return np.exp(-0.5 * cuts**2 - LOG_SQRT_2PI - log_cdf(-cuts))
+
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return (mean, sd, 0, inf) per component; mean and sd are of the normal before the cut."""
+        fitted = self.gaussian.fit(values, weights, smoothing)
+        sd: Floats = fitted[:, 1]
+        mean: Floats = np.maximum(fitted[:, 0], LEAST_SD * self.column.sd)
+        ratio = (sd / mean) ** 2
+        cut: Floats = np.interp(ratio, self.ratios, self.cuts)
+        spread = np.where(ratio > self.ratios[0], mean / (self._means_above(cut) - cut), sd)
+        before = np.where(ratio > self.ratios[0], -cut * spread, mean)
+        return np.stack([before, spread, np.zeros_like(mean), np.full_like(mean, np.inf)], axis=1)
+
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        mean, sd = params[:, 0], params[:, 1]
+        logs = self.gaussian.log_density(values, params[:, :2]) - log_cdf(mean / sd)
+        return np.where(values[:, None] >= 0.0, logs, -np.inf)
+
+
+def _has_room(mean: Floats, sd: Floats, low: Floats, high: Floats) -> NDArray[np.bool_]:
+    """Whether the limits are distinct and not absurdly far from the mean."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        reach, width = np.abs(np.clip(mean, low, high) - mean) / sd, (high - low) / sd
+    return np.isfinite(mean) & positive(sd) & (low < high) & (reach < 1e100) & (width >= LEAST_SCALE)
+
+
+def log_cdf(x: Floats) -> Floats:
+    """Return ln Phi(x)."""
+    return np.asarray(special("log_ndtr")(x), np.float64)
+
+
+KIND = LeafKind(
+    "truncated_gaussian",
+    ("mean", "sd", "low", "high"),
+    _has_room,
+    "a finite mean, an sd from 1e-290 to 1e290, and limits of which low is below high",
+    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature),
+    code=-1,
+    support=between,
+    roundings=4096.0,
+    family=TruncatedGaussian,
+)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LeafFunctions
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.leaves.family import Floats
+from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, between, positive
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
 
 def log_density(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the density at x; both limits belong to the support."""
     return -math.log(high - low) if low <= x <= high else -math.inf
 
 
 def log_mass(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return ln of the mass of [x, y]."""
     if x <= low and y >= high:
         return 0.0
     x, y = max(x, low), min(y, high)
@@ -30,12 +32,10 @@ def peak(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar
 
 
 def scale(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return half the width."""
     return 0.5 * (high - low)
 
 
 def draw(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar, stream: Scalar) -> Scalar:
-    """Draw inside [x, y]."""
     x, y = max(x, low), min(y, high)
     return min(x + (y - x) * uniform(stream_of(stream)), y)
 
@@ -51,8 +51,20 @@ def largest_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scal
 
 
 def slope(_low: Scalar, _high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return 0."""
     return 0.0
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature)
+def _is_interval(low: Floats, high: Floats) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.isfinite(low) & np.isfinite(high) & positive(high - low)
+
+
+KIND = LeafKind(
+    "uniform",
+    ("low", "high"),
+    _is_interval,
+    "two finite limits, low below high by 1e-290 to 1e290",
+    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature),
+    code=-2,
+    support=between,
+)

@@ -91,7 +91,7 @@ class OpenBoxes:
         end = self.n + len(boxes)
         if end > len(self._bounds):
             room = max(end, len(self._bounds) + len(self._bounds) // 2)
-            self._set_arrays([_grown(a, room, self.n) for a in self._arrays()])
+            self._set_arrays([grown(a, room, self.n) for a in self._arrays()])
         rows = slice(self.n, end)
         self._bits[rows] = np.packbits(boxes.mask, axis=1)
         self._low[rows], self._high[rows] = boxes.low, boxes.high
@@ -149,10 +149,11 @@ class OpenBoxes:
         self.n = left
 
 
-def _grown(array: NDArray[Any], room: int, used: int) -> NDArray[Any]:
-    grown = np.zeros((room, *array.shape[1:]), array.dtype)
-    grown[:used] = array[:used]
-    return grown
+def grown(array: NDArray[Any], room: int, used: int) -> NDArray[Any]:
+    """Return a copy with more rows, of which those in use are kept."""
+    out = np.zeros((room, *array.shape[1:]), array.dtype)
+    out[:used] = array[:used]
+    return out
 
 
 MAX_HINTS = 4  # hints per generation

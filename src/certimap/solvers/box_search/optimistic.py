@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,13 @@ from certimap.core.probing import prober_of
 from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.box_search.open_boxes import grown
 
 Floats = NDArray[np.float64]
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
 REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
 LN2 = math.log(2.0)
 FARTHEST = 1e300  # of a first cut from 0
-Kind = TypeVar("Kind", bound=np.generic)
 
 
 @dataclass(eq=False)
@@ -185,18 +185,8 @@ class CellTree:
 
     def _grow(self, capacity: int) -> None:
         n = self.n
-        self.low, self.high = _grown(self.low, n, capacity), _grown(self.high, n, capacity)
-        self.value, self.log_bound = _grown(self.value, n, capacity), _grown(self.log_bound, n, capacity)
-        self.log_optimism = _grown(self.log_optimism, n, capacity)
-        self.depth, self.first_child = _grown(self.depth, n, capacity), _grown(self.first_child, n, capacity)
-        self.is_stuck = _grown(self.is_stuck, n, capacity)
-
-
-def _grown(array: NDArray[Kind], n: int, capacity: int) -> NDArray[Kind]:
-    """Return a copy with more rows, of which the first n are kept."""
-    out = np.empty((capacity, *array.shape[1:]), array.dtype)
-    out[:n] = array[:n]
-    return out
+        for name in ("low", "high", "value", "log_bound", "log_optimism", "depth", "first_child", "is_stuck"):
+            setattr(self, name, grown(getattr(self, name), capacity, n))
 
 
 def is_bounded(posterior: Posterior) -> bool:

@@ -9,6 +9,7 @@ rounding, and its exponent is kept. Rows with an entry near underflow are flagge
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,29 @@ from certimap.core.region_tree import Floats, Ints, RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.wide import LN2
+
+
+class PassRoom(NamedTuple):
+    """Buffers of one block of rows: joints and messages with the exponents (of two) of their scales; see `upward`.
+
+    `outer` holds one joint, and `flags` marks rows near underflow.
+    """
+
+    joint: Floats
+    joint_exponent: Floats
+    message: Floats
+    message_exponent: Floats
+    outer: Floats
+    flags: NDArray[np.uint8]
+
+
+class DownRoom(NamedTuple):
+    """Further buffers of `downward`: `suffix` holds as many joints as a region has children."""
+
+    suffix: Floats
+    suffix_exponent: Floats
+    down: Floats
+    down_exponent: Floats
 
 
 @jit_part
@@ -75,23 +99,12 @@ def contract(table: Floats, joint: Floats, n_shared: int, n_rest: int, k: int, i
 
 
 @jit()
-def upward(
-    a: RegionArrays,
-    mask: Floats,
-    is_bound: bool,
-    masked: Floats,
-    flags: NDArray[np.uint8],
-    joint: Floats,
-    joint_exponent: Floats,
-    message: Floats,
-    message_exponent: Floats,
-) -> None:
-    """Send all messages to the root.
+def upward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom) -> None:
+    """Send all messages to the root; `mask` has shape (total_states, rows).
 
-    `mask` has shape (total_states, rows); `masked` is scratch for the largest joint. Outputs are `joint` (before
-    the mask of the region's own variable) and `message`, with the exponents (of two) of their scales in
-    `joint_exponent` and `message_exponent`.
+    Outputs are the joints (before the mask of the region's own variable) and messages of `room`.
     """
+    joint, joint_exponent, message, message_exponent, masked, flags = room
     n_rows = mask.shape[1]
     for r in range(len(a.own_states)):
         k = a.own_states[r]
@@ -206,27 +219,10 @@ def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out:
 
 
 @jit()
-def downward(
-    a: RegionArrays,
-    mask: Floats,
-    is_bound: bool,
-    flags: NDArray[np.uint8],
-    joint: Floats,
-    joint_exponent: Floats,
-    message: Floats,
-    message_exponent: Floats,
-    outer: Floats,
-    suffix: Floats,
-    suffix_exponent: Floats,
-    down: Floats,
-    down_exponent: Floats,
-    each: Floats,
-) -> None:
-    """Write each[(variable, state), row] = ln of the value with that variable set to that state.
-
-    Uses the outputs of `upward`. `outer` (largest joint), `suffix` (largest number of children of a region
-    times its joint) and `suffix_exponent` are scratch.
-    """
+def downward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom, below: DownRoom, each: Floats) -> None:
+    """Write each[(variable, state), row] = ln of the value with that state fixed, after `upward`."""
+    joint, joint_exponent, message, message_exponent, outer, flags = room
+    suffix, suffix_exponent, down, down_exponent = below
     n_rows = mask.shape[1]
     n = len(a.own_states)
     down[a.message_ptr[n - 1], :] = 1.0

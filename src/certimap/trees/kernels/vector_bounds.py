@@ -19,28 +19,17 @@ Flags = NDArray[np.bool_]
 
 
 class VectorTreeArrays(NamedTuple):
-    """A tree of regions whose separators are hidden variables and whose queried variables are leaves.
+    """A tree of regions whose separators are hidden variables and whose queried variables are leaves."""
 
-    Attributes
-    ----------
-    own, above
-        int64, shape (n,): the states of each region's own variable, and of its separator.
-    column
-        int64, shape (n,): the first column of a queried variable, -1 for hidden ones.
-    variable
-        int64, shape (n,): a queried variable's position, or -1.
-    table_ptr, tables
-        P(own | separator), in the order (separator, own).
-    child_ptr, children
-        Children of each region; children come before parents, the root is last.
-    """
-
+    # own, above: (n,): the states of each region's own variable, and of its separator
     own: Ints
     above: Ints
-    column: Ints
-    variable: Ints
+    column: Ints  # (n,): the first column of a queried variable, -1 for hidden ones
+    variable: Ints  # (n,): a queried variable's position, or -1
+    # table_ptr, tables: P(own | separator), in the order (separator, own)
     table_ptr: Ints
     tables: Floats
+    # child_ptr, children: children of each region; children come before parents, the root is last
     child_ptr: Ints
     children: Ints
 

@@ -6,6 +6,8 @@ mantissas and exponents; see `certimap.kernels.wide`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,17 +18,19 @@ from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, time
 Bools = NDArray[np.bool_]
 
 
+class WideRoom(NamedTuple):
+    """Joints and messages of one row of wide numbers."""
+
+    joint: Floats
+    joint_exponent: Ints
+    message: Floats
+    message_exponent: Ints
+
+
 @jit()
-def upward_wide(
-    a: RegionArrays,
-    mask: Bools,
-    is_bound: bool,
-    joint: Floats,
-    joint_exponent: Ints,
-    message: Floats,
-    message_exponent: Ints,
-) -> None:
+def upward_wide(a: RegionArrays, mask: Bools, is_bound: bool, room: WideRoom) -> None:
     """Send all messages to the root; the mask has shape (total_states,)."""
+    joint, joint_exponent, message, message_exponent = room
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states)):
         k = a.own_states[r]
@@ -161,12 +165,7 @@ def downward_wide(
     a: RegionArrays,
     mask: Bools,
     is_bound: bool,
-    joint: Floats,
-    joint_exponent: Ints,
-    message: Floats,
-    message_exponent: Ints,
-    down: Floats,
-    down_exponent: Ints,
+    room: WideRoom,
     suffix: Floats,
     suffix_exponent: Ints,
     each: Floats,
@@ -176,6 +175,8 @@ def downward_wide(
     `suffix` is scratch of size (largest number of children + 1) times the largest joint.
     """
     n = len(a.own_states)
+    joint, joint_exponent, message, message_exponent = room
+    down, down_exponent = np.empty_like(message), np.empty_like(message_exponent)
     down[a.message_ptr[n - 1]] = 0.5
     down_exponent[a.message_ptr[n - 1]] = 1
     for r in range(n - 1, -1, -1):
