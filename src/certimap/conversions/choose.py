@@ -123,17 +123,18 @@ def _kept_or_built(
 ) -> Posterior:
     """Return the cached posterior of the same query, or a new one.
 
-    Nothing is cached under a limit on memory or time: the limit may have influenced the choice.
+    Nothing is cached under a limit on memory, nor after much of a time limit: it may have influenced the choice.
     """
     control = limits.control
     if control.max_memory is not None:
         return plan(model, query, wants=wants, limits=limits).build()
-    asked = (query.key, None if wants is None else tuple(wants), limits.max_edges, limits.workers)
-    found = model.kept.get(asked)
+    unhurried = (query.key, None if wants is None else tuple(wants), limits.max_edges, limits.workers)
+    asked = (*unhurried, control.time_limit)
+    found = model.kept.get((*unhurried, None)) or model.kept.get(asked)
     if found is None:
         choice = plan(model, query, wants=wants, limits=limits)
         found = choice.build()
-        if choice.row.is_kept and control.deadline is None:
+        if choice.row.is_kept and control.is_early:
             model.kept.put(asked, found, KEPT_BYTES + BYTES_PER_ENTRY * found.facts.work)
     return found
 

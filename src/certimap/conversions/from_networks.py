@@ -57,15 +57,15 @@ def elimination_of(case: Case[Network]) -> Elimination:
 def _planned(case: Case[Network]) -> Elimination:
     """Return an order for the reduced network, shared by all evidence that reduces it to the same network.
 
-    An order found under a deadline is not cached: the search may have been cut short.
+    An order found late in a time limit is not cached: the search may have been cut short.
     """
     reduced, control = reduced_of(case), case.limits.control
     scopes = tuple(f.scope for f in reduced.factors)
-    left = (scopes, tuple(reduced.sizes.items()), frozenset(reduced.query))
+    left = (scopes, tuple(reduced.sizes.items()), frozenset(reduced.query), control.time_limit)
     found = case.model.kept.get(left)
     if found is None:
         found = plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
-        if control.deadline is None:
+        if control.is_early:
             case.model.kept.put(left, found, BYTES_PER_SCOPE * len(scopes))
     return found
 

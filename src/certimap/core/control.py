@@ -18,6 +18,7 @@ from certimap.errors import CertimapError, TooLarge
 # unless a share of the free memory is less.
 SHARE_OF_ALL = 0.5
 SHARE_OF_FREE = 0.8
+EARLY = 0.02  # of a time limit; searches for orders may take more of it
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -39,6 +40,8 @@ class Control:
     max_memory: int | None = None
     interrupted: bool = False  # set when the user asks for the best answer so far
     busy: bool = False  # whether bookkeeping that an interrupt must not break is under way
+    time_limit: float | None = None  # seconds from `started` on that were allowed first
+    started: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def starting_now(
@@ -46,7 +49,7 @@ class Control:
     ) -> Control:
         """Return the control of a run that starts now and may last `time_limit` seconds."""
         deadline = None if time_limit is None else time.perf_counter() + time_limit
-        return cls(deadline, max_nodes, max_memory)
+        return cls(deadline, max_nodes, max_memory, time_limit=time_limit)
 
     @property
     def seconds_left(self) -> float:
@@ -57,6 +60,11 @@ class Control:
     def is_late(self) -> bool:
         """Whether the time is up."""
         return self.deadline is not None and time.perf_counter() >= self.deadline
+
+    @property
+    def is_early(self) -> bool:
+        """Whether so little of the time has passed that no search for an order was cut short."""
+        return self.time_limit is None or time.perf_counter() - self.started < EARLY * self.time_limit
 
     @property
     def should_stop(self) -> bool:

@@ -70,15 +70,28 @@ def test_an_equal_query_gets_the_posterior_that_is_kept():
     assert len(narrowed.domain) == 1 + len(cm.condition(model, None, {"E": "E0"}).domain)
 
 
-def test_limits_that_may_have_had_a_say_leave_nothing_behind():
+def posteriors(model):
+    return [thing for thing, _ in model.kept._things.values() if isinstance(thing, cm.Posterior)]
+
+
+def test_limits_that_may_have_had_a_say_leave_nothing_behind(monkeypatch):
     model = network()
+    monkeypatch.setattr(control, "EARLY", 0.0)
     cm.map_query(model, ["A"], {"E": "E0"}, max_memory=10**9, time_limit=100.0)
     cm.map_query(model, ["A"], {"E": "E0"}, time_limit=100.0)
     assert not model.kept._things
     cm.map_query(model, ["A"], {"E": "E0"}, max_memory=10**9)
-    assert not [thing for thing, _ in model.kept._things.values() if isinstance(thing, cm.Posterior)]
+    assert not posteriors(model)
     cm.map_query(model, ["A"], {"E": "E0"})
-    assert [thing for thing, _ in model.kept._things.values() if isinstance(thing, cm.Posterior)]
+    assert posteriors(model)
+
+
+def test_quick_work_under_a_time_limit_is_kept_for_that_limit(monkeypatch):
+    model = network()
+    monkeypatch.setattr(control, "EARLY", 1.0)
+    for limit, n in ((100.0, 1), (100.0, 1), (99.0, 2), (None, 3), (98.0, 3)):
+        cm.map_query(model, ["A"], {"E": "E0"}, time_limit=limit)
+        assert len(posteriors(model)) == n
 
 
 def test_what_is_kept_goes_with_the_model_and_never_travels():
