@@ -15,7 +15,7 @@ from certimap.ask.api import condition
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.domain import Domain, Real
 from certimap.core.search_boxes import SearchBoxes
-from certimap.testing.density_cases import random_density, random_normals
+from certimap.testing.solver_cases import random_density, random_normals
 
 FAMILIES = ("diagonal", "full", "kinds")
 BOXES = 12  # of each model

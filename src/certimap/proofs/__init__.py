@@ -7,7 +7,6 @@ boxes, `circuits` searches once more. Networks are proved after the answer (`net
 
 from certimap.proofs.checking import check
 from certimap.proofs.circuits import answers_of
-from certimap.proofs.finish import finished, wants_for_proof
-from certimap.proofs.networks import reduced_network
+from certimap.proofs.finish import finished, reduced_network, wants_for_proof
 
 __all__ = ["answers_of", "check", "finished", "reduced_network", "wants_for_proof"]

@@ -1,7 +1,6 @@
 """Conformance tests for posteriors and solvers of third parties."""
 
 from certimap.core.function_posterior import FunctionPosterior
-from certimap.testing.density_cases import DensityCases
 from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import (
     BoundedTable,
@@ -21,7 +20,7 @@ from certimap.testing.posterior_cases import (
     TwoSidedCases,
     check_posterior,
 )
-from certimap.testing.solver_cases import SolverCases, check_solver
+from certimap.testing.solver_cases import DensityCases, SolverCases, check_solver
 
 __all__ = [
     "BoundCases",

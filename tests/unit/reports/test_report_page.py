@@ -16,7 +16,7 @@ from certimap.ask.replay import asked
 from certimap.cli.main import main
 from certimap.errors import ParseError
 from certimap.explanations.reports import MAX_ANSWERS, report_page
-from certimap.explanations.reports.reading import result_of
+from certimap.explanations.reports.page import result_of
 
 EVIL = "<script>alert('x')</script>&\"</title>"
 VOID = {"meta", "input", "br", "hr", "link", "img"}
