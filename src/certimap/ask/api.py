@@ -294,28 +294,11 @@ def condition(
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
-    It has the representation that `map_query(model, ..., solver=solver)` uses. For "auto" this may lack a sampler
-    (for MPE on networks it only maximises); `solver="pac"` requires one. With `device="cuda"` a circuit samples
-    and scores points there, and offers nothing else.
-
-    Parameters
-    ----------
-    model, variables, evidence
-        As for `map_query`; the evidence is a single row.
-    max_edges, workers, device
-        As for `map_query`.
-    solver
-        The solver that the representation must suit: a name, a solver, or "auto".
-
-    Returns
-    -------
-    Posterior
-        Its capabilities depend on the representation (see `certimap.core.posterior`).
-
-    Raises
-    ------
-    QueryError, ImpossibleEvidence, TooLarge
-        As `map_query` does.
+    It has the representation that `map_query(model, ..., solver=solver)` uses; `model`, `variables`, `evidence` (a
+    single row), `max_edges`, `workers` and `device` are as for `map_query`, and so are the exceptions. For "auto"
+    this may lack a sampler (for MPE on networks it only maximises); `solver="pac"` requires one. With
+    `device="cuda"` a circuit samples and scores points there, and offers nothing else. The capabilities of the
+    posterior depend on the representation (see `certimap.core.posterior`).
     """
     request = Request.of(solver=solver, max_edges=max_edges, workers=workers, device=device)
     return Session(model_of(model), request.raising("max_edges")).conditioned_on(variables, evidence)

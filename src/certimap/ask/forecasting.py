@@ -186,26 +186,12 @@ def forecast(
 
 
 def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> LipschitzEstimate:
-    """Measure how fast p(q | e) falls off around an assignment of categorical variables, per changed variable.
+    """Measure how fast p(q | e) falls off around an `assignment` of categorical variables, in bits per change.
 
-    Cost: two passes over the posterior. It proves nothing, because a Lipschitz constant concerns a whole ball.
-
-    Parameters
-    ----------
-    posterior
-        A conditioned query; see `certimap.condition`.
-    assignment
-        A label for each query variable.
-
-    Returns
-    -------
-    LipschitzEstimate
-        In bits per changed variable.
-
-    Raises
-    ------
-    QueryError
-        For a real query variable, or an assignment that does not match the query variables.
+    The `posterior` is a conditioned query (see `certimap.condition`), and the assignment has a label for each
+    query variable. Cost: two passes over the posterior. It proves nothing, because a Lipschitz constant concerns a
+    whole ball. Raises QueryError for a real query variable, or an assignment that does not match the query
+    variables.
     """
     domain = posterior.domain
     if not domain.is_discrete:

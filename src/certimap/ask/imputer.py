@@ -151,24 +151,10 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     # ------------------------------------------------------------ fitting
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn a model from a table, or check that the given model knows its columns.
+        """Learn a model from a table `X`, or check that the given model knows its columns; return this imputer.
 
-        Parameters
-        ----------
-        X
-            A 2-D array, a list of rows, or a pandas frame.
-        y
-            Ignored.
-
-        Returns
-        -------
-        MapImputer
-            This imputer.
-
-        Raises
-        ------
-        DataError
-            For an unknown method, a column without any value, infinite numbers, and input the method cannot take.
+        `X` is a 2-D array, a list of rows, or a pandas frame; `y` is ignored. Raises DataError for an unknown
+        method, a column without any value, infinite numbers, and input the method cannot take.
         """
         self._check()
         array: Any = _validated(self, X, reset=True)
@@ -225,41 +211,17 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     # ------------------------------------------------------------ filling
 
     def transform(self, X: Any) -> Any:
-        """Fill the missing cells of a table; see `impute`.
+        """Return `X`, a table with the fitted columns, with its missing cells filled; see `impute`.
 
-        Parameters
-        ----------
-        X
-            A table with the columns that were fitted.
-
-        Returns
-        -------
-        table
-            Of the input's type, or the type chosen by `set_output`.
+        It has the input's type, or the type chosen by `set_output`.
         """
         return self.impute(X).filled
 
     def impute(self, X: Any) -> Imputation:
-        """Fill a table, and return each row's result with its certificate.
+        """Return a filled table `X`, with the fitted columns, and each row's result with its certificate.
 
-        Parameters
-        ----------
-        X
-            A table with the columns that were fitted.
-
-        Returns
-        -------
-        Imputation
-            The filled table and one result per row.
-
-        Raises
-        ------
-        NotFitted
-            Before `fit`.
-        DataError
-            For other columns, and for unknown values.
-        ImpossibleEvidence
-            For a row whose known cells have probability 0 under a given model.
+        Raises NotFitted before `fit`, DataError for other columns and for unknown values, and ImpossibleEvidence
+        for a row whose known cells have probability 0 under a given model.
         """
         if not hasattr(self, "model_"):
             raise NotFitted("this MapImputer is not fitted; call fit first")

@@ -136,27 +136,12 @@ def log_evidence(
     time_limit: float | None = None,
     max_memory: int | None = None,
 ) -> float:
-    """Return ln p(evidence).
+    """Return ln p(evidence) in nats; a log density if real variables are observed.
 
     For a Markov network it is the log of the unnormalised sum, so that a difference of two such values is the log
-    of a conditional probability.
-
-    Parameters
-    ----------
-    model, evidence, workers, virtual_evidence, time_limit, max_memory
-        As in `marginals`. Likelihoods weight the sum: the result is the log of their mean under p.
-
-    Returns
-    -------
-    float
-        In nats; a log density if real variables are observed.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When p(e) = 0.
-    QueryError, ModelError
-        As in `marginals`.
+    of a conditional probability. `model`, `evidence`, `workers`, `virtual_evidence`, `time_limit`, `max_memory`
+    and the exceptions are as in `marginals`. Likelihoods weight the sum: the result is the log of their mean under
+    p.
     """
     model, evidence = as_model(model), _joined(evidence, virtual_evidence)
     return _log_evidence(model, evidence, _limits(workers, time_limit, max_memory))
@@ -342,25 +327,11 @@ def sample(
 
 
 def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
-    """Return the log likelihood of each row of a table, missing cells summed out.
+    """Return the log likelihood of each row of a table in nats, shape (n_rows,), missing cells summed out.
 
-    Parameters
-    ----------
-    model
-        As in `marginals`.
-    rows
-        A frame whose columns are variables, a dictionary of columns, or an array with one column per variable;
-        None and NaN are missing. A row without any known cell scores 0.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_rows,)
-        In nats.
-
-    Raises
-    ------
-    DataError
-        For a missing column, or a value that is not a state of its variable.
+    `model` is as in `marginals`. `rows` are a frame whose columns are variables, a dictionary of columns, or an
+    array with one column per variable; None and NaN are missing, and a row without any known cell scores 0. Raises
+    DataError for a missing column, or a value that is not a state of its variable.
     """
     from certimap.learn.scoring import score_samples
 

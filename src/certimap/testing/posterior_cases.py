@@ -270,22 +270,12 @@ CASES: tuple[tuple[Capability, type[Cases]], ...] = (
 def check_posterior(
     posterior: Any, *, rng: int = 0, n_boxes: int = 8, n_samples: int = 4000, atol: float = 1e-9
 ) -> None:
-    """Check a discrete posterior against enumeration; raise AssertionError with a sentence on a failure.
+    """Check a discrete `posterior` against enumeration; raise AssertionError with a sentence on a failure.
 
-    Runs the cases of `certimap.testing.posterior_cases` for every capability of the posterior. If its values are
-    two-sided, the true values are unknown, and only the cases without capabilities run: subclass the others and
-    override `log_truth`.
-
-    Parameters
-    ----------
-    posterior
-        A posterior over categorical variables, with at most 20,000 joint states.
-    rng
-        Seed of the boxes and of the draws.
-    n_boxes, n_samples
-        Numbers of random boxes to check, and of draws to compare with the probabilities.
-    atol
-        Allowed difference of logs, in nats.
+    Runs the cases of this module for every capability of the posterior, which has at most 20,000 joint states of
+    categorical variables. If its values are two-sided, the true values are unknown, and only the cases without
+    capabilities run: subclass the others and override `log_truth`. `rng` is the seed of `n_boxes` random boxes and
+    of `n_samples` draws, which are compared with the probabilities; logs may differ by `atol` nats.
     """
     offered = [cases for capability, cases in CASES if isinstance(posterior, capability)]
     if isinstance(posterior, TwoSided):
