@@ -28,7 +28,7 @@ from certimap.core.query import Query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import Progress, assemble, ensure_answer, search_box, trust_in
+from certimap.solvers.driver import Progress, assemble, ensure_answer, ledger_of, search_box
 from certimap.solvers.record import draft_of_parts
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
@@ -175,23 +175,8 @@ def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
     return isinstance(posterior, Probes | Bounds) and float(answers_in(posterior, box).log_bound[0]) == -math.inf
 
 
-def _ledger_of(
-    question: _Question, box: Boxes | None, control: Control | None = None, max_draws: int | None = None
-) -> Ledger:
-    request, judging = question.session.request, question.solver.judging()
-    return Ledger(
-        question.conditioned(),
-        epsilon=request.epsilon,
-        delta=request.delta,
-        top_k=request.n_answers,
-        tolerance=request.tolerance,
-        rule=judging.rule,
-        max_draws=max_draws,
-        early_stop=judging.early_stop,
-        control=control,
-        boxes=box,
-        trusting=trust_in(question.solver),
-    )
+def _ledger_of(question: _Question, box: Boxes | None, **how: Any) -> Ledger:
+    return ledger_of(question.conditioned(), question.session.request, question.solver, boxes=box, **how)
 
 
 def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
@@ -202,7 +187,7 @@ def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
         ledger.candidates(part.points)
         return _packed(ledger, posterior), Status.CERTIFIED.value
     control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=max_memory)
-    ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control, part.max_samples)
+    ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control=control, max_draws=part.max_samples)
     if len(part.points):
         ledger.candidates(part.points)
     status = search_box(posterior, question.solver, ledger, np.random.default_rng(part.seed))

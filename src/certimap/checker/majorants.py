@@ -177,6 +177,11 @@ class Products:
         return float(inside[np.argmin(np.abs(inside - (low + 0.5 * (high - low))))]) if len(inside) else None
 
 
+def _refuse_more(n_parts: int, n_leaves: int) -> None:
+    if n_parts > MOST_PARTS or n_leaves > MOST_LEAVES:
+        raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
+
+
 @dataclass(eq=False)
 class _Flat:
     """The components of a node: log weights, and the leaf or table of each query variable, -1 for none."""
@@ -213,11 +218,7 @@ class _Flattener:
         return _Flat(np.full(1, 0.0 if np.any(table > -np.inf) else -np.inf), rows)
 
     def sum(self, parts: Sequence[_Flat], weights: Sequence[float]) -> _Flat:
-        if (
-            sum(part.rows.size for part in parts) > MOST_LEAVES
-            or sum(len(part.logs) for part in parts) > MOST_PARTS
-        ):
-            raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
+        _refuse_more(sum(len(part.logs) for part in parts), sum(part.rows.size for part in parts))
         logs = np.concatenate([up(part.logs + w) for part, w in zip(parts, weights, strict=True)])
         rows = np.concatenate([part.rows for part in parts])
         keep = logs > -np.inf
@@ -236,8 +237,7 @@ class _Flattener:
         n = len(self.question.queried)
         out = _Flat(np.zeros(1), np.full((1, n), -1, np.int64))
         for part in parts:
-            if len(out.logs) * len(part.logs) * n > MOST_LEAVES or len(out.logs) * len(part.logs) > MOST_PARTS:
-                raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
+            _refuse_more(len(out.logs) * len(part.logs), len(out.logs) * len(part.logs) * n)
             logs = up(out.logs[:, None] + part.logs).reshape(-1)
             rows = np.maximum(out.rows[:, None], part.rows).reshape(len(logs), n)
             out = _Flat(logs, rows)
@@ -261,8 +261,7 @@ def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) 
             found[i] = flat.leaf(i)
         else:
             found[i] = flat.sum(below, weights[first:last]) if graph.is_sum[i] else flat.product(below)
-        if found[i].rows.size > MOST_LEAVES or len(found[i].logs) > MOST_PARTS:
-            raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
+        _refuse_more(len(found[i].logs), found[i].rows.size)
     return _products(arrays, question, edges, found[graph.root], flat.tables)
 
 

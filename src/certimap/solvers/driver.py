@@ -71,20 +71,9 @@ def run(
     cap = judging.max_draws if request.budget.max_samples is None else request.budget.max_samples
     if cap is None and control.deadline is None:
         cap = DEFAULT_MAX_DRAWS
-    ledger = Ledger(
-        posterior,
-        epsilon=request.epsilon,
-        delta=request.delta,
-        top_k=request.n_answers,
-        tolerance=request.tolerance,
-        rule=judging.rule,
-        max_draws=cap,
-        early_stop=judging.early_stop,
-        control=control,
-        trusting=trust_in(chosen),
-        recorder=None if proof_bytes is None or posterior is not given else Recorder(proof_bytes),
-        checks_draws=True,
-    )
+    recorder = None if proof_bytes is None or posterior is not given else Recorder(proof_bytes)
+    how = {"control": control, "max_draws": cap, "recorder": recorder, "checks_draws": True}
+    ledger = ledger_of(posterior, request, chosen, **how)
     if external is not None:
         ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
@@ -105,6 +94,22 @@ def run(
     if proof_bytes is None or posterior is given:
         return result
     return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
+
+
+def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:
+    """Return the ledger that judges a run of a solver by a request; `how` has the ledger's other settings."""
+    judging = solver.judging()
+    return Ledger(
+        posterior,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        top_k=request.n_answers,
+        tolerance=request.tolerance,
+        rule=judging.rule,
+        early_stop=judging.early_stop,
+        trusting=trust_in(solver),
+        **how,
+    )
 
 
 def _loop(
