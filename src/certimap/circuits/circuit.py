@@ -99,32 +99,12 @@ class Circuit(Model):
         return f"Circuit({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
     def children_of(self, node: int) -> NDArray[np.int64]:
-        """Return the children of a node.
-
-        Parameters
-        ----------
-        node
-            A node's number.
-
-        Returns
-        -------
-        ndarray of int64
-            Numbers of its children, in order; empty for a leaf.
-        """
+        """Return the numbers of the children of a `node`, in order; empty for a leaf."""
         return self.children[self.child_ptr[node] : self.child_ptr[node + 1]]
 
     def params_of(self, node: int) -> NDArray[np.float64]:
-        """Return the parameters of a leaf.
-
-        Parameters
-        ----------
-        node
-            A leaf's number.
-
-        Returns
-        -------
-        ndarray of float64
-            Log weights per state (nats), or the parameters of a leaf on a real variable.
+        """Return the parameters of the leaf `node`: log weights per state (nats), or those of a leaf on a real
+        variable.
         """
         return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
 
@@ -162,23 +142,12 @@ class CircuitBuilder:
         probs: Iterable[float] | None = None,
         log_weights: Iterable[float] | None = None,
     ) -> int:
-        """Add a leaf on a categorical variable; give one of `probs`, `log_weights` and `logs`.
+        """Add a leaf on a categorical variable; give one of `probs`, `log_weights` and `logs`, with a number per
+        state.
 
-        Parameters
-        ----------
-        variable
-            Its position.
-        logs
-            Like `log_weights`, but none above 0: numbers that may be meant as probabilities are rejected.
-        probs
-            One probability, or weight, per state; 0 is accepted.
-        log_weights
-            One natural-log weight per state; -inf is accepted.
-
-        Returns
-        -------
-        int
-            The node's number.
+        `variable` is its position. `probs` are probabilities, or weights; 0 is accepted. `log_weights` are natural
+        logs; -inf is accepted. `logs` are like `log_weights`, but none above 0: numbers that may be meant as
+        probabilities are rejected.
         """
         what = f"a leaf of variable {self.domain.names[variable]!r}"
         values = _logs_of(what, logs, log_weights, "probs", probs)
@@ -188,20 +157,7 @@ class CircuitBuilder:
         return self.add(NodeKind.CATEGORICAL, variable=variable, params=values)
 
     def indicator(self, variable: int, state: int) -> int:
-        """Add the leaf that is 1 on one state and 0 elsewhere.
-
-        Parameters
-        ----------
-        variable
-            A variable's position.
-        state
-            The position of one of its states.
-
-        Returns
-        -------
-        int
-            The node's number.
-        """
+        """Add the leaf that is 1 on one `state` (its position) of `variable` and 0 elsewhere."""
         size = int(self.domain.n_states[variable])
         if not 0 <= state < size:
             raise ModelError(
@@ -211,38 +167,16 @@ class CircuitBuilder:
         return self.categorical(variable, log_weights=(0.0 if s == state else -math.inf for s in range(size)))
 
     def gaussian(self, variable: int, mean: float, sd: float) -> int:
-        """Add a Gaussian leaf on a real variable.
-
-        Parameters
-        ----------
-        variable
-            A real variable's position.
-        mean, sd
-            Mean and standard deviation of the density; sd is positive.
-
-        Returns
-        -------
-        int
-            The node's number.
+        """Add a Gaussian leaf on the real variable at position `variable`, with a `mean` and a standard deviation
+        `sd` > 0.
         """
         return self.real("gaussian", variable, mean, sd)
 
     def real(self, kind: str, variable: int, *params: float) -> int:
-        """Add a leaf on a real variable, of a kind in the table of `certimap.circuits.leaves`.
+        """Add a leaf on the real variable at position `variable`, of a `kind` in the table of
+        `certimap.circuits.leaves`.
 
-        Parameters
-        ----------
-        kind
-            The name of the kind, such as "gaussian".
-        variable
-            A real variable's position.
-        *params
-            The kind's parameters, in its order.
-
-        Returns
-        -------
-        int
-            The node's number.
+        `kind` is a name such as "gaussian"; `params` are its parameters, in its order.
         """
         code, leaf = leaf_kind(kind)
         name = self.domain.names[variable]
@@ -265,25 +199,11 @@ class CircuitBuilder:
         masses: Iterable[float] | None = None,
         log_masses: Iterable[float] | None = None,
     ) -> int:
-        """Add a piecewise constant density: a sum of uniform leaves without common points.
+        """Add a piecewise constant density of a real `variable`: a sum of uniform leaves without common points.
 
-        Parameters
-        ----------
-        variable
-            A real variable.
-        edges
-            The n + 1 ends of n neighbouring intervals, in rising order; inner ends belong to the interval above.
-        logs
-            Like `log_masses`, but none above 0.
-        masses
-            Masses of the n intervals; 0 omits an interval.
-        log_masses
-            Natural logs of the masses; -inf omits an interval.
-
-        Returns
-        -------
-        int
-            The sum's id.
+        `edges` are the n + 1 ends of n neighbouring intervals, in rising order; inner ends belong to the interval
+        above. Give one of `masses`, of which 0 omits an interval, `log_masses`, of which -inf does, and `logs`,
+        which are like `log_masses`, but none above 0. Returns the number of the sum.
         """
         what = f"a histogram of variable {self.domain.names[variable]!r}"
         values = _logs_of(what, logs, log_masses, "masses", masses, "log_masses")
@@ -299,18 +219,7 @@ class CircuitBuilder:
         return self.sum(bars, log_weights=[values[k] for k in used])
 
     def product(self, children: Sequence[int]) -> int:
-        """Add a product of earlier nodes.
-
-        Parameters
-        ----------
-        children
-            Their numbers.
-
-        Returns
-        -------
-        int
-            The node's number.
-        """
+        """Add a product of earlier nodes, the `children`."""
         return self.add(NodeKind.PRODUCT, children, [0.0] * len(children))
 
     def sum(
@@ -321,23 +230,10 @@ class CircuitBuilder:
         weights: Iterable[float] | None = None,
         log_weights: Iterable[float] | None = None,
     ) -> int:
-        """Add a weighted sum of earlier nodes; give one of `weights`, `log_weights` and `logs`.
+        """Add a weighted sum of earlier nodes, the `children`; give one of `weights`, `log_weights` and `logs`.
 
-        Parameters
-        ----------
-        children
-            Their numbers.
-        logs
-            Like `log_weights`, but none above 0: numbers that may be meant as weights are rejected.
-        weights
-            One weight per child; 0 drops its mass.
-        log_weights
-            One natural-log weight per child; -inf drops its mass.
-
-        Returns
-        -------
-        int
-            The node's number.
+        There is one number per child: of `weights`, 0 drops its mass; of `log_weights`, natural logs, -inf does.
+        `logs` are like `log_weights`, but none above 0: numbers that may be meant as weights are rejected.
         """
         values = _logs_of(f"sum node {len(self)}", logs, log_weights, "weights", weights)
         if len(children) != len(values):
@@ -352,7 +248,10 @@ class CircuitBuilder:
         variable: int = -1,
         params: Iterable[float] = (),
     ) -> int:
-        """Add a node of a kind by its code, with parameters unchecked; for copies of circuits."""
+        """Add a node with the code `kind`, for copies of circuits: parameters of leaves are not checked.
+
+        It has `children` with `log_weights`, or a leaf's `variable` and `params`.
+        """
         node = len(self._kind)
         if kind >= NodeKind.PRODUCT:
             if not children:
@@ -371,17 +270,10 @@ class CircuitBuilder:
     def build(self, *, normalised: bool = True) -> Circuit:
         """Return the circuit; its root is the last node added.
 
-        Parameters
-        ----------
-        normalised
-            Whether the values of all assignments must add to 1, checked in one pass over the edges. With False
-            they may have any total; if it is not 1, results show the total over assignments consistent with the
-            evidence instead of p(e).
-
-        Raises
-        ------
-        ModelError
-            If no node was added, or the total differs from 1 by more than 1e-3.
+        If `normalised`, the values of all assignments must add to 1, checked in one pass over the edges. Otherwise
+        they may have any total; if it is not 1, results show the total over assignments consistent with the
+        evidence instead of p(e). Raises ModelError if no node was added, or the total differs from 1 by more than
+        1e-3.
         """
         if not len(self):
             raise ModelError("a circuit needs at least one node")

@@ -210,13 +210,9 @@ def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[
 def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
     """Return an equal circuit in which every sum is smooth and the root has every variable in scope.
 
-    If a child of a sum (or the root) lacks a categorical variable, it is multiplied by a leaf with
-    weight 1 on every state: the function does not change. `ignored` variables may stay missing.
-
-    Raises
-    ------
-    ModelError
-        If a real variable is missing: a constant over it has no finite mass.
+    If a child of a sum (or the root) lacks a categorical variable, it is multiplied by a leaf with weight 1 on
+    every state: the function does not change. `ignored` variables may stay missing. Raises ModelError if a real
+    variable is missing: a constant over it has no finite mass.
     """
     skipped = sum(1 << i for i in ignored)
     parents = structure(circuit).parents

@@ -155,8 +155,8 @@ def _telling(posterior: Posterior, query: Query) -> Posterior:
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
     """Return p(q | e), up to a constant factor, in a representation built almost at once.
 
-    Its solvers have an immediate answer, and prove a bound if possible. Raises TooLarge if the model has no such
-    representation for this query.
+    `model`, `query` and `limits` are as in `condition`. Solvers have an immediate answer, and prove a bound if
+    possible. Raises TooLarge if the model has no such representation for this query.
     """
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
@@ -172,7 +172,8 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
 def plan(
     model: Model, query: Query, *, wants: Sequence[Capability | str] | None = None, limits: Limits | None = None
 ) -> Choice:
-    """Choose a representation without building it; arguments and errors as in `condition`.
+    """Choose a representation without building it; `model`, `query`, `wants`, `limits` and errors as in
+    `condition`.
 
     The sizes of a structured circuit's tree require conditioning, which this then does.
     """

@@ -42,11 +42,11 @@ RESERVED = 2  # reserved positions, for the constants 0 and 1
 def trees_of_rows(
     network: Network, queries: Sequence[Query], *, wants: Sequence[Capability] | None, limits: Limits
 ) -> dict[int, BucketTreePosterior]:
-    """Return the trees of queries that can share their conditioning, by position in `queries`.
+    """Return the trees of queries to a `network` that can share their conditioning, by position in `queries`.
 
-    Each tree equals the result of conditioning its query alone. The caller must condition the other queries one by
-    one: queries with soft evidence, without another query that shares variables and surviving states, with another
-    chosen representation, or with impossible evidence.
+    `wants` and `limits` are as in `condition`. Each tree equals the result of conditioning its query alone. The
+    caller must condition the other queries one by one: queries with soft evidence, without another query that
+    shares variables and surviving states, with another chosen representation, or with impossible evidence.
     """
     groups: dict[Any, list[int]] = {}
     for i, query in enumerate(queries):

@@ -49,7 +49,7 @@ class Message:
 
 
 def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Circuit:
-    """Compile a network to a circuit over the query variables, whose value is p(q, e); None queries all of them.
+    """Compile the network `model` to a circuit over the variables of `query` (None: all), whose value is p(q, e).
 
     Cost: linear in the table entries of all cliques, except for sorting. Raises ModelError, before allocation, if
     the estimated edges, before zeros and sharing, exceed `max_edges`, and ImpossibleEvidence if p(e) = 0.

@@ -99,17 +99,8 @@ class GaussianMixture(Model):
         return f"GaussianMixture({len(self.log_weights)} components, {len(self.domain)} variables)"
 
     def log_density(self, points: ArrayLike) -> Floats:
-        """Return ln of the density at points.
-
-        Parameters
-        ----------
-        points
-            Shape (batch, n), variables in the order of the domain.
-
-        Returns
-        -------
-        ndarray
-            Natural logs, shape (batch,).
+        """Return ln of the density at `points` of shape (batch, n), variables in the domain's order: shape
+        (batch,).
         """
         points = np.asarray(points, np.float64)
         at_once = max(1, ENTRIES_AT_ONCE // self.means.size)
@@ -117,17 +108,9 @@ class GaussianMixture(Model):
         return np.concatenate([log_sum(self.log_components(part), 1) for part in parts])
 
     def log_components(self, points: Floats) -> Floats:
-        """Return ln of each weighted component's density at points; about K n^2 / 2 operations per point.
+        """Return ln of each weighted component's density at `points`, shape (batch, n): shape (batch, K).
 
-        Parameters
-        ----------
-        points
-            Shape (batch, n).
-
-        Returns
-        -------
-        ndarray
-            Natural logs, shape (batch, K).
+        Cost: about K n^2 / 2 operations per point.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.einsum("kde,bke->bkd", self.factors, points[:, None] - self.means)
@@ -149,53 +132,23 @@ class GaussianMixture(Model):
         return _conditions(self.factors, self.covariances)
 
     def marginal(self, variables: Sequence[str]) -> GaussianMixture:
-        """Integrate all other variables out.
-
-        Parameters
-        ----------
-        variables
-            Names of the remaining variables, in their new order; at least one.
-
-        Returns
-        -------
-        GaussianMixture
-        """
+        """Return the mixture of `variables`, at least one name, in this order; others are integrated out."""
         at = [self.domain.index(name) for name in variables]
         own = self.covariances[:, at][:, :, at]
         return self._with(self.log_weights, self.means[:, at], own, variables, self)
 
     def part(self, components: NDArray[np.int64]) -> GaussianMixture:
-        """Return some of the components with unchanged weights, which then add to less than 1.
-
-        Parameters
-        ----------
-        components
-            Their numbers.
-        """
+        """Return some of the `components`, by number, with unchanged weights, which then add to less than 1."""
         logs, means, covariances = (a[components] for a in (self.log_weights, self.means, self.covariances))
         made = self._with(logs, means, covariances, self.domain.names)
         made.log_errors, made.shifts = self.log_errors[components], self.shifts[components]
         return made
 
     def given(self, evidence: Mapping[str, float]) -> tuple[GaussianMixture, float]:
-        """Observe some variables, not all.
+        """Return p(the others | evidence), and ln of the density of the `evidence`: some values by name.
 
-        Parameters
-        ----------
-        evidence
-            Values by name.
-
-        Returns
-        -------
-        GaussianMixture
-            p(the others | evidence).
-        float
-            ln of the density of the evidence.
-
-        Raises
-        ------
-        QueryError
-            If the values lie so far out that the logs of all components are beyond the range of floats.
+        Raises QueryError if the values lie so far out that the logs of all components are beyond the range of
+        floats.
         """
         seen = [self.domain.index(name) for name in evidence]
         rest = [i for i in range(len(self.domain)) if i not in seen]
@@ -248,35 +201,15 @@ class GaussianMixture(Model):
         return self.errors(lengths) + share * np.square(lengths)
 
     def to_arrays(self) -> dict[str, Floats]:
-        """Return the arrays for files, by name.
-
-        Returns
-        -------
-        dict
-            `log_weights`, `means` and `covariances`.
-        """
+        """Return the arrays for files by name: `log_weights`, `means` and `covariances`."""
         return {"log_weights": self.log_weights, "means": self.means, "covariances": self.covariances}
 
     @classmethod
     def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> GaussianMixture:
-        """Build a mixture from the arrays of `to_arrays`.
+        """Build a mixture over a `domain` from the `arrays` of `to_arrays`, with the same numbers to the last
+        digit.
 
-        Parameters
-        ----------
-        domain
-            Its variables.
-        arrays
-            By name.
-
-        Returns
-        -------
-        GaussianMixture
-            With the same numbers, to the last digit.
-
-        Raises
-        ------
-        ModelError
-            For arrays that are not a mixture.
+        Raises ModelError for arrays that are not a mixture.
         """
         logs, means, covariances = (
             np.array(arrays[name], np.float64) for name in ("log_weights", "means", "covariances")

@@ -139,10 +139,7 @@ class LinearGaussianNetwork(Model):
     def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
         """Yield the equation of each real variable, parents first, for networks without discrete variables.
 
-        Returns
-        -------
-        Iterator
-            Over position, parents' positions, intercept, coefficients, standard deviation.
+        An equation is position, parents' positions, intercept, coefficients and standard deviation.
         """
         for i, node in self._nodes.items():
             yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
@@ -150,26 +147,11 @@ class LinearGaussianNetwork(Model):
     def mixture(self, variables: Sequence[str] | str | None = None, evidence: Any = None) -> GaussianMixture:
         """Return p(real variables | evidence), all others summed out.
 
-        Parameters
-        ----------
-        variables
-            Their names, in the desired order; None for all unobserved ones.
-        evidence
-            Values of real variables, states (or likelihoods) of discrete ones, as for `map_query`.
-
-        Returns
-        -------
-        GaussianMixture
-            One component per possible configuration of the relevant discrete variables.
-
-        Raises
-        ------
-        QueryError
-            For a discrete variable, an unknown name, or intervals.
-        TooLarge
-            For more than 4096 configurations.
-        ImpossibleEvidence
-            Where the evidence has no probability.
+        `variables` are names in the desired order; None for all unobserved ones. `evidence` has values of real
+        variables and states (or likelihoods) of discrete ones, as for `map_query`. There is one component per
+        possible configuration of the relevant discrete variables. Raises QueryError for a discrete variable, an
+        unknown name, or intervals; TooLarge for more than 4096 configurations; ImpossibleEvidence where the
+        evidence has no probability.
         """
         if variables is None:
             observed = make_query(self.domain, None, evidence).observed
@@ -188,35 +170,15 @@ class LinearGaussianNetwork(Model):
         return found
 
     def n_configurations(self, query: Query) -> int:
-        """Return the number of configurations of discrete variables left by a query, possible or not.
-
-        Parameters
-        ----------
-        query
-            A query over the network's domain.
-        """
+        """Return the number of configurations of discrete variables that a `query` leaves, possible or not."""
         return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
 
     def components(self, query: Query) -> Components:
-        """Condition on a query's evidence, ignoring the intervals of queried variables.
+        """Condition on the evidence of a `query`, ignoring the intervals of queried variables.
 
-        Parameters
-        ----------
-        query
-            A query over the network's domain.
-
-        Returns
-        -------
-        Components
-
-        Raises
-        ------
-        TooLarge
-            For more than 4096 configurations.
-        ImpossibleEvidence
-            Where the evidence has no probability.
-        ModelError
-            If variables that are summed out are restricted to intervals and depend on each other.
+        Raises TooLarge for more than 4096 configurations, ImpossibleEvidence where the evidence has no
+        probability, and ModelError if variables that are summed out are restricted to intervals and depend on each
+        other.
         """
         from certimap.densities.conditioned import hidden_variables, hide, masses_of, total_of  # compiled code
 
