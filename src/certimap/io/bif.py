@@ -153,6 +153,8 @@ class _Reader:
         """Return the states listed in a type."""
         wanted = None if count is None else int(count) if len(count) < 10 else MAX_STATES + 1
         found = words.states(text, wanted)
+        if found[0] and not all(part.strip() for part in text.split(",")) and len(text.split(",")) == wanted:
+            raise self.fail(f"variable {name!r} has a state without a name; expected words, or two quotes", place)
         if len(found) > 1:
             raise self.fail(
                 f"the states of variable {name!r} may be {len(found[0])} ({found[0][0]!r}, ...) or "
@@ -161,7 +163,11 @@ class _Reader:
             )
         if wanted is not None and len(found[0]) != wanted:
             shown = count if len(count or "") < 20 else "far more"
-            raise self.fail(f"variable {name!r} has {len(found[0])} states where its type says {shown}", place)
+            raise self.fail(
+                f"variable {name!r} has {len(found[0])} states where its type says {shown}; expected a state "
+                "with a comma or a brace, or without letters, in double quotes",
+                place,
+            )
         return found[0]
 
     def probability_block(self) -> None:

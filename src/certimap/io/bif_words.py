@@ -89,9 +89,10 @@ def states(text: str, count: int | None) -> list[list[str]]:
 
 
 def _restored(item: str, quoted: list[str], mark: str) -> str:
-    """Replace marks by their quoted texts, without the quotes."""
+    """Replace marks by their quoted texts; quotes around the whole go, those within a name stay."""
     parts = item.split(mark)
-    parts[1::2] = [quoted[int(number)][1:-1] for number in parts[1::2]]
+    cut = 1 if len(parts) == 3 and not parts[0] and not parts[2] else 0
+    parts[1::2] = [quoted[int(number)][cut : len(quoted[int(number)]) - cut] for number in parts[1::2]]
     return "".join(parts)
 
 

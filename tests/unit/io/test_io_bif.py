@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import certimap as cm
 from certimap import io
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
@@ -356,3 +357,41 @@ def test_names_that_no_file_can_hold_are_refused(tmp_path):
 def test_a_row_of_zeros_is_legal(read):
     network = read(PAIR.replace("(lo) .9, .1;", "(lo) 0, 0;"))
     assert tables(network)["B"] == [[0.0, 0.0], [0.2, 0.8]]
+
+
+UNQUOTED = """network n {{ }}
+variable a {{ type discrete [ 2 ] {{ {} }}; }}
+variable b {{ type discrete [ 2 ] {{ u, v }}; }}
+probability ( a ) {{ table 0.25, 0.75 ; }}
+probability ( b | a ) {{
+    ( {} ) 0.1, 0.9;
+    ( zz ) 0.2, 0.8;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "state", ["very low", "<1.5", "2-3", "no (x)", "(0,1]", "50%", "a|b", 'say "hi"', "no)", "}", "-1", "table"]
+)
+def test_states_as_pgmpy_writes_them(tmp_path, state):
+    (tmp_path / "m.bif").write_text(UNQUOTED.format(f"{state}, zz", state))
+    if state == "}":
+        with pytest.raises(ParseError, match="m.bif:2"):
+            cm.read(tmp_path / "m.bif")
+        return
+    model = cm.read(tmp_path / "m.bif")
+    assert model.domain["a"].states == (state, "zz")
+    assert cm.marginals(model, "b", {"a": state})["b"]["v"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        ("yes, sure, zz", "has 3 states where its type says 2; .* in double quotes"),
+        ("very low, ", "without a name"),
+    ],
+)
+def test_states_that_may_be_read_in_two_ways_are_refused(tmp_path, states, message):
+    (tmp_path / "m.bif").write_text(UNQUOTED.format(states, "very"))
+    with pytest.raises(ParseError, match=f"m.bif:2: .*{message}"):
+        cm.read(tmp_path / "m.bif")
