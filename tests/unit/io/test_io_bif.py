@@ -376,7 +376,7 @@ probability ( b | a ) {{
 def test_states_as_pgmpy_writes_them(tmp_path, state):
     (tmp_path / "m.bif").write_text(UNQUOTED.format(f"{state}, zz", state))
     if state == "}":
-        with pytest.raises(ParseError, match="m.bif:2"):
+        with pytest.raises(ParseError, match=r"m\.bif:2"):
             cm.read(tmp_path / "m.bif")
         return
     model = cm.read(tmp_path / "m.bif")
@@ -393,5 +393,5 @@ def test_states_as_pgmpy_writes_them(tmp_path, state):
 )
 def test_states_that_may_be_read_in_two_ways_are_refused(tmp_path, states, message):
     (tmp_path / "m.bif").write_text(UNQUOTED.format(states, "very"))
-    with pytest.raises(ParseError, match=f"m.bif:2: .*{message}"):
+    with pytest.raises(ParseError, match=rf"m\.bif:2: .*{message}"):
         cm.read(tmp_path / "m.bif")
