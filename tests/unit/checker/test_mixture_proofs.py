@@ -62,8 +62,8 @@ def test_modes_of_mixtures_with_covariances_are_proved(n):
 def test_learned_models_are_proved():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(300, 3)) @ rng.normal(size=(3, 3))
-    proved(cm.learn.mixture(rows, random_state=0))
-    proved(cm.learn.gaussian_mixture(rows, random_state=0))
+    proved(cm.learn.mixture(rows, rng=0))
+    proved(cm.learn.gaussian_mixture(rows, rng=0))
 
 
 def network():
