@@ -55,21 +55,3 @@ def jit_part(function: F) -> F:
     return numba.njit(  # pyright: ignore
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )(function)
-
-
-def on_first_compilation(callback: Callable[[], None]) -> None:
-    """Call `callback` once, when the first kernel has to be compiled rather than loaded from disk."""
-    from numba.core import event
-
-    class Listener(event.Listener):
-        pending = True
-
-        def on_start(self, event: object) -> None:
-            if self.pending:
-                self.pending = False
-                callback()
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    event.register("numba:compile", Listener())  # pyright: ignore

@@ -1,17 +1,23 @@
-"""A notice when the first run compiles the kernels."""
+"""A notice when a run waits for the compilation of kernels."""
 
 from __future__ import annotations
 
 import functools
 import sys
 
+_is_wanted = False
+
 
 @functools.cache
 def announce_compilation() -> None:
-    """Print one line on standard error as soon as a kernel is compiled; later runs load it from disk."""
-    from certimap.kernels.jit import on_first_compilation
+    """Print one line on standard error, once, as soon as this process waits for a kernel to be compiled."""
+    global _is_wanted
+    _is_wanted = True
 
-    def say() -> None:
+
+def compiling() -> None:
+    """Print the notice if it is wanted."""
+    global _is_wanted
+    if _is_wanted:
+        _is_wanted = False
         print("compiling kernels, once; they are kept on disk for later runs", file=sys.stderr, flush=True)
-
-    on_first_compilation(say)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from certimap.core.control import current_control
 from certimap.kernels import background
+from certimap.kernels.notice import compiling
 from certimap.kernels.plain import NotPlain, plain, run_plain
 
 ENTRIES = 50_000  # of all arrays of a call that may run as Python
@@ -53,6 +54,7 @@ class Tier:
         try:
             self._copy = self._copy or plain(self._kernel.py_func)
         except NotPlain:
+            compiling()
             return self._compile(*arguments)
         if self._spent < patience and sum(array.size for array in _arrays(arguments)) <= ENTRIES:
             if signature not in self._requested:
@@ -88,6 +90,7 @@ class Tier:
 
         Raises TimeUp if the limit ends the wait for another process.
         """
+        compiling()
         control = current_control()
         if (
             control is None

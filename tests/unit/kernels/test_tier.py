@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from certimap.core.control import Control, TimeUp, controlled_by
-from certimap.kernels import background, tier
+from certimap.kernels import background, notice, tier
 from certimap.kernels.jit import jit
 from certimap.kernels.plain import NotPlain, plain, run_plain
 
@@ -269,3 +269,18 @@ def test_a_time_limit_includes_compilation(tmp_path):
         assert found[1] >= truth[0] - 1e-9
         if "exact" in found[2].lower():
             assert found[0] == pytest.approx(truth[0], abs=1e-8)
+
+
+def test_the_notice_is_of_waits_alone(asked, capsys, monkeypatch):
+    monkeypatch.setattr(notice, "_is_wanted", False)
+    notice.announce_compilation.cache_clear()
+    large = np.ones(tier.ENTRIES + 1)
+    call(tier.Tier(Stand(doubled.py_func)), large)
+    notice.announce_compilation()
+    call(tier.Tier(Stand(doubled.py_func)), np.ones(1))
+    call(tier.Tier(Stand(doubled.py_func, on_disk=True)), large)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        call(tier.Tier(Stand(doubled.py_func)), large)
+        notice.announce_compilation()
+    assert capsys.readouterr().err == "compiling kernels, once; they are kept on disk for later runs\n"
