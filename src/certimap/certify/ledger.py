@@ -92,7 +92,8 @@ def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) ->
     return max(value, log_seen), ", ".join(names), all(is_own for _, _, is_own in used)
 
 
-_ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "rule", "early_stop", "lipschitz")
+_REQUEST = ("epsilon", "delta", "top_k", "tolerance", "rule", "early_stop")
+_ALIKE = ("variables", "measures", *_REQUEST, "lipschitz")
 
 
 class Ledger(Findings):
@@ -273,13 +274,8 @@ class Ledger(Findings):
         limits = [ledger.max_draws for ledger in ledgers if ledger.max_draws is not None]
         merged = cls(
             first.posterior,
-            epsilon=first.epsilon,
-            delta=first.delta,
-            top_k=first.top_k,
-            tolerance=first.tolerance,
-            rule=first.rule,
+            **{name: getattr(first, name) for name in _REQUEST},
             max_draws=sum(limits) if len(limits) == len(ledgers) else None,
-            early_stop=first.early_stop,
             control=control,
             boxes=boxes,
             trusting=next((ledger.trusting for ledger in ledgers if ledger.trusting is not None), None),
@@ -300,8 +296,7 @@ class Ledger(Findings):
     def _asked(self) -> tuple[object, ...]:
         """The settings that merged runs must share; `_ALIKE` names them."""
         assumed = None if self.lipschitz is None else (self.lipschitz.bits, self.lipschitz.radius)
-        asked = (self.epsilon, self.delta, self.top_k, self.tolerance, self.rule, self.early_stop)
-        return (self.domain, self._books.measure, *asked, assumed)
+        return (self.domain, self._books.measure, *(getattr(self, name) for name in _REQUEST), assumed)
 
     def _join_wholes(self, ledgers: Sequence[Ledger]) -> None:
         """Combine the proofs of runs over the same space."""

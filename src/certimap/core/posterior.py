@@ -83,17 +83,8 @@ class Facts:
         """
         work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density
-        has_masses = is_normalised and not is_density
-        return cls(
-            log_evidence,
-            is_normalised,
-            has_masses,
-            work,
-            log_slack,
-            has_independent_draws,
-            log_ceiling,
-            is_density,
-        )
+        rest = has_independent_draws, log_ceiling, is_density
+        return cls(log_evidence, is_normalised, is_normalised and not is_density, work, log_slack, *rest)
 
 
 FIND_SECONDS = 0.5  # time to find a point after a run has ended without one
