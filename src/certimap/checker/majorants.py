@@ -65,16 +65,10 @@ class Leaves:
         kind = np.array(kinds, np.int64)
         own[kind == LAPLACE, 0] = first[kind == LAPLACE]
         own = np.where(np.isfinite(own), own, np.inf)
-        return cls(
-            kind,
-            np.array([[*p, 0.0, 0.0, 0.0][:4] for p in params]),
-            np.array([_scale(k, p) for k, p in zip(kinds, params, strict=True)]),
-            low,
-            high,
-            np.clip(first, low, high),
-            np.unique(own[np.isfinite(own)]),
-            own,
-        )
+        padded = np.array([[*p, 0.0, 0.0, 0.0][:4] for p in params])
+        scale = np.array([_scale(k, p) for k, p in zip(kinds, params, strict=True)])
+        mode, cuts = np.clip(first, low, high), np.unique(own[np.isfinite(own)])
+        return cls(kind, padded, scale, low, high, mode, cuts, own)
 
     def majorants(self, low: Floats, high: Floats) -> Majorants:
         """Bound leaves over intervals, shape (B,): arrays (B, leaves)."""

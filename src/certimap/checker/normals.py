@@ -92,21 +92,11 @@ class Normals:
         tops = given.log_weights + logs.sum(axis=1) - m * HALF_LOG_2PI
         slack = (4.0 * m + 16.0) * UNIT * (np.abs(given.log_weights) + np.abs(logs).sum(axis=1) + m) + given.slack
         n = m - len(values)
-        sds = np.sqrt(
-            (np.diagonal(cov, axis1=1, axis2=2) + np.diagonal(given.covariances_off, axis1=1, axis2=2))[:, :n]
-        )
-        return cls(
-            given.tables,
-            tops - 0.5 * m * np.log1p(-off) + slack,
-            tops - 0.5 * m * np.log1p(off) - slack,
-            given.means,
-            given.means_off,
-            roots,
-            off,
-            sds * (1.0 + 16.0 * UNIT),
-            values,
-            within,
-        )
+        variances = (np.diagonal(x, axis1=1, axis2=2) for x in (cov, given.covariances_off))
+        sds = np.sqrt(np.add(*variances)[:, :n])
+        highest, lowest = tops - 0.5 * m * np.log1p(-off) + slack, tops - 0.5 * m * np.log1p(off) - slack
+        means = given.means, given.means_off
+        return cls(given.tables, highest, lowest, *means, roots, off, sds * (1.0 + 16.0 * UNIT), values, within)
 
     @property
     def n_real(self) -> int:

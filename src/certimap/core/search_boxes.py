@@ -73,15 +73,9 @@ class Layout:
             low, high = np.maximum(low, within[0]), np.minimum(high, within[1])
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-        return cls(
-            domain,
-            offsets,
-            np.repeat(np.arange(len(domain)), widths),
-            np.ones(len(domain)) if scales is None else scales,
-            np.zeros(len(domain), np.bool_) if is_whole is None else is_whole,
-            low,
-            high,
-        )
+        scales = np.ones(len(domain)) if scales is None else scales
+        is_whole = np.zeros(len(domain), np.bool_) if is_whole is None else is_whole
+        return cls(domain, offsets, np.repeat(np.arange(len(domain)), widths), scales, is_whole, low, high)
 
     @property
     def is_real(self) -> NDArray[np.bool_]:
