@@ -188,6 +188,24 @@ def test_tables_of_mini_buckets_are_limited_by_states_and_made_smaller_where_tim
     assert largest() == 2**5
 
 
+def test_where_zeros_forbid_what_the_parts_try_a_possible_answer_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, query = random_network(7, 0.3)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+
+    def nothing(self: Portfolio, part: object, state: object, ledger: object) -> None:
+        """Find no answer."""
+
+    monkeypatch.setattr(Portfolio, "_run", nothing)
+    solver, ledger = Portfolio(), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    for _ in state.parts:
+        assert ledger.best_log_prob == -math.inf
+        state = solver.step(state, ledger)
+    assert ledger.best_log_prob > -math.inf
+
+
 def test_a_long_chain_is_settled_before_tables_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     start, moves, emits = (rng.dirichlet(np.ones(20), n) for n in (1, 20, 20))

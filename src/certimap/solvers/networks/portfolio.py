@@ -175,6 +175,11 @@ class Portfolio(Solver):
         before, work = _gap(ledger), part.work
         self._run(part, state, ledger)
         gained = _gained(before, _gap(ledger)) / max(part.work - work, 1.0)
+        network = part.posterior
+        is_barren = state.n_turns == len(state.parts) and ledger.best_log_prob == -math.inf
+        if is_barren and isinstance(network, NetworkPosterior):  # zeros forbid all that the parts have tried
+            found = network.possible_point()
+            ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
         part.rate = max(gained, kept)
         state.done = all(p.done for p in state.parts)
