@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,10 +181,12 @@ def sweep(costs: Costs, dual: DualState, incumbent: Ints, n_sweeps: int, thresho
     return bool(ascend(costs.arrays, dual, n_sweeps, STALLED, level, threshold is None, -1, incumbent) < 0)
 
 
-def climb(costs: Costs, dual: DualState, incumbent: Ints, key: np.uint64) -> int:
+def climb(
+    costs: Costs, dual: DualState, incumbent: Ints, key: np.uint64, should_stop: Callable[[], bool] = lambda: False
+) -> int:
     """Improve the incumbent: tabu search from it, from perturbed copies and from decoded costs, then kicks.
 
-    `key` seeds it. Returns the work, in table entries.
+    `key` seeds it. Each search begins with a look at `should_stop`. Returns the work, in table entries.
     """
     net = costs.arrays
     n = len(net.n_states)
@@ -200,9 +202,11 @@ def climb(costs: Costs, dual: DualState, incumbent: Ints, key: np.uint64) -> int
     n_steps = min(STEPS_PER_VARIABLE * n, max(n, TABU_WORK // max(1, len(net.unary))))
     tenure = min(TENURE, n // 3)
     for number, states in enumerate(starts):
+        if should_stop():
+            return work
         key = np.uint64((int(key) + number) % 2**64)
         work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
-    if incumbent[0] > FLOOR:
+    if incumbent[0] > FLOOR and not should_stop():
         states = incumbent[1:].copy()
         work += int(
             kick_search(

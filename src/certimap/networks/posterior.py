@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ SHRINK_ROUNDS = 4
 STALLED = 0.02  # of the gap: a temperature that gained no more is the last one, larger tables come next
 MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
 Ints = NDArray[np.int64]
+PART_SECONDS = 0.3  # that likely states of nuisance variables get, even if the time is up
 PART_WORK = 2.0**20  # table entries per point for summing a part of the nuisance variables
 UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation for upper bounds
 TEMPERATURE, UPPER_STEPS = 0.1, 8
@@ -489,7 +490,8 @@ def part_of(problem: Problem, control: Control | None = None) -> Problem:
     No value of the part exceeds the problem's. Cost: one climb over all variables of at most 2^22 entries. When
     the control's time is up, the climb ends and more variables are fixed than needed.
     """
-    late = partial(getattr, control or Control(), "should_stop")
+    least = Control.starting_now(PART_SECONDS)
+    late = lambda: least.is_late and control is not None and control.should_stop  # noqa: E731
     state = climbed(problem, supported_states(problem, late) or {}, PART_CLIMB_WORK, late)
     waiting = by_degree(problem, problem.nuisance)
 

@@ -12,9 +12,11 @@ from certimap.ask.api import map_query
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks.conditional import log_total, ordered_parts
+from certimap.networks.costs import Costs, climb
+from certimap.networks.integers import to_integers
 from certimap.networks.orders import min_fill, plan_elimination
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior, part_of
-from certimap.networks.problem import Table, problem_of
+from certimap.networks.problem import HARD, Table, problem_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
 from certimap.networks.support import supported_states
@@ -95,7 +97,8 @@ def test_a_list_cut_short_is_bounded_by_the_relaxation(monkeypatch):
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.2])
-def test_values_between_two_sides_are_made_quickly_when_the_time_is_up(zeros):
+def test_values_between_two_sides_are_made_quickly_when_the_time_is_up(zeros, monkeypatch):
+    monkeypatch.setattr("certimap.networks.posterior.PART_SECONDS", 0.0)
     rng, scopes = np.random.default_rng(5), grid_scopes(4)
     tables = [np.exp(rng.normal(size=(2, 2))) * (rng.random((2, 2)) >= zeros) for _ in scopes]
     network = MarkovNetwork(
@@ -140,3 +143,18 @@ def test_states_of_tables_without_zeros_take_one_look_at_the_clock_each(stops):
     assert set(states) == set(problem.sizes)
     assert len(looks) == (1 if stops else len(problem.sizes))
     assert any(states.values()) != stops
+
+
+@pytest.mark.parametrize("most", [0, 1, 100])
+def test_a_climb_asks_before_each_search_whether_to_stop(most):
+    network, query = wide_problem(5, 1)
+    costs = Costs(to_integers(problem_of(network, query).problem), tuple(range(25)))
+    incumbent, looks = np.full(26, HARD), []
+
+    def should_stop() -> bool:
+        looks.append(0)
+        return len(looks) > most
+
+    work = climb(costs, costs.dual(), incumbent, np.uint64(1), should_stop)
+    assert (work > 0) == (incumbent[0] > HARD) == (most > 0)
+    assert len(looks) == min(most + 1, 2)  # one start, then kicks

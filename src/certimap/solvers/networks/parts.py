@@ -54,6 +54,10 @@ class Context:
         """Whether every good assignment is wanted, not only a best one."""
         return self.top_k > 1
 
+    def stops(self) -> bool:
+        """Whether long work should return soon."""
+        return self.control.should_stop
+
     def next_key(self) -> np.uint64:
         """Return the key of the next stream of random numbers."""
         self._n_keys += 1
@@ -265,7 +269,7 @@ class Ascending:
         swept_out = not ascended(costs, self._dual, incumbent, context, max(1, min(SWEEPS, PIECE // n_visits)))
         self._n_ascents += 1
         if not context.lists_all and not swept_out:
-            context.work += climb(costs, self._dual, incumbent, context.next_key())
+            context.work += climb(costs, self._dual, incumbent, context.next_key(), context.stops)
         take_incumbent(component, costs, incumbent)
         if swept_out or self.open_bound <= level_of(component, context):
             component.closed = max(component.closed, level_of(component, context))
@@ -327,7 +331,7 @@ class Searching:
             component.report(states)
         self._n_pieces += 1
         if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
-            context.work += climb(costs, search.root, incumbent, context.next_key())
+            context.work += climb(costs, search.root, incumbent, context.next_key(), context.stops)
         take_incumbent(component, costs, incumbent)
         if search.closed_bound > FLOOR:
             component.closed = max(component.closed, search.closed_bound + costs.constant)
