@@ -72,9 +72,6 @@ def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
     return found
 
 
-# ---------------------------------------------------------------- points
-
-
 def _points(model: Model, states: NDArray[np.int64], rng: np.random.Generator) -> Floats:
     """Return points, the first half drawn from the model; columns of states are below `states`."""
     drawn = np.array([_drawn(model, rng) for _ in range(N_POINTS // 2)])
@@ -169,9 +166,6 @@ def _propagated(network: LinearGaussianNetwork, rng: np.random.Generator) -> Flo
     for i, parents, intercept, coefficients, sd in network.equations():
         point[i] = intercept + coefficients @ point[parents] + sd * rng.normal()
     return point
-
-
-# ---------------------------------------------------------------- values
 
 
 def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:

@@ -98,8 +98,6 @@ class _Reader:
         one: Any = self.ids(inputs)
         return one if is_list(one) else [one]
 
-    # ------------------------------------------------------------ leaves
-
     def _leaves(self, module: Any, log_tables: Floats, accepted: Floats | None = None) -> Ids:
         """Add categorical leaves from logs of shape (features, channels, repetitions, states).
 
@@ -140,8 +138,6 @@ class _Reader:
             out.append(self.circuit.leaf(variables[f], (float(means[f, c, r]), float(sds[f, c, r]))))
         return np.array(out, np.int64).reshape(means.shape)
 
-    # ------------------------------------------------------------ sums
-
     def _sum(self, module: Any) -> Ids:
         ids = self.ids(attribute(module, "inputs"))  # features, in, repetitions
         weights = log_softmax(numbers(attribute(module, "logits")), 1)  # features, in, out, repetitions
@@ -175,8 +171,6 @@ class _Reader:
         weights = log_softmax(numbers(attribute(module, "logits")), 3)  # features, out, repetitions, in
         return self.circuit.sums(products.transpose(0, 2, 1)[:, None], weights)
 
-    # ------------------------------------------------------------ products
-
     def _product_of(self, ids: Ids) -> Ids:
         """Multiply all features: (features, channels, repetitions) to (1, channels, repetitions)."""
         return self.circuit.products(np.moveaxis(ids, 0, -1))[None]
@@ -205,8 +199,6 @@ class _Reader:
         for o, c, r in itertools.product(*(range(k) for k in out.shape)):
             out[o, c, r] = self.circuit.product(ids[chosen[:, o, r], c, r].tolist())
         return out
-
-    # ------------------------------------------------------------ plumbing
 
     def _cat(self, module: Any) -> Ids:
         parts = [self.ids(one) for one in attribute(module, "inputs")]

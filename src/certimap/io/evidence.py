@@ -81,9 +81,6 @@ def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
     return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a table with names in the first row: one case per further row."""
     table = read_text_table(path, encoding=options.encoding, separator=options.separator)
@@ -98,9 +95,6 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
         return None, {name: cell_value(domain, name, cell) for name, cell in pairs}
 
     return [EvidenceCase(f"{table.path}:{table.lines[k]}", partial(read, k)) for k in range(len(table.rows))]
-
-
-# ---------------------------------------------------------------- JSON
 
 
 def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
@@ -182,9 +176,6 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
         for number, item in enumerate(items, 1)
         if not (is_dict(item) and set(item) == failed)
     ]
-
-
-# ---------------------------------------------------------------- UAI: everything by number
 
 
 def _evid_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:

@@ -160,9 +160,6 @@ def _numbers(value: Any, what: str) -> NDArray[np.float64]:
         raise ModelError(f"{what} holds a number beyond floats; expected finite numbers") from None
 
 
-# ---------------------------------------------------------------- arrays
-
-
 def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, NDArray[Any]]:
     """Return the arrays of the native format, without the domain: each kind of parameter concatenated."""
     discrete = _discrete_part(model)

@@ -78,8 +78,6 @@ class DensityEstimator:
     _posterior: Any = field(init=False)
     _deadline: float | None = field(init=False)
 
-    # ------------------------------------------------------------ parameters
-
     @classmethod
     def _parameter_names(cls) -> list[str]:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
@@ -115,8 +113,6 @@ class DensityEstimator:
             target_tags=TargetTags(required=False),
             input_tags=InputTags(categorical=True, string=True, allow_nan=True),
         )
-
-    # ------------------------------------------------------------ fitting
 
     def fit(self, X: Any, y: Any = None, *, valid: Any = None) -> Self:
         """Learn from a table.
@@ -169,8 +165,6 @@ class DensityEstimator:
     @property
     def _key(self) -> int:
         return self.seed_ & ((1 << 64) - 1)
-
-    # ------------------------------------------------------------ using the model
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

@@ -261,9 +261,7 @@ def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -
     return _Expected(logs, filled, left)
 
 
-class FullMixtureSettings(LearnerSettings, total=False):
-    """Settings of `FullMixture`."""
-
+class _Settings(LearnerSettings, total=False):
     n_components: int | Sequence[int]
     smoothing: float | Sequence[float] | None
     n_starts: int
@@ -272,7 +270,7 @@ class FullMixtureSettings(LearnerSettings, total=False):
 
 
 def gaussian_mixture(
-    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[FullMixtureSettings]
+    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> GaussianMixture:
     """Learn a mixture of Gaussians with full covariances from real columns, missing cells allowed.
 

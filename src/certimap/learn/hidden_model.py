@@ -105,8 +105,6 @@ class HiddenChowLiuModel(Model):
     def __repr__(self) -> str:
         return f"HiddenChowLiuModel({len(self.domain)} variables, {self.n_hidden} latent states each)"
 
-    # ------------------------------------------------------------ views
-
     @property
     def latent_names(self) -> tuple[str, ...]:
         """The names of the latent variables in the network view: "z:NAME"."""
@@ -168,8 +166,6 @@ class HiddenChowLiuModel(Model):
             for z in range(k):
                 parts[up][z].append(builder.sum(states, log_weights=log_transition[i][z]))
         raise AssertionError("the order ends at the root")
-
-    # ------------------------------------------------------------ use
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Draw n rows of positions, int16, shape (n, n_variables), from the root down."""

@@ -255,9 +255,6 @@ def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, 
     return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
 
 
-# ---------------------------------------------------------------- initial parameters
-
-
 def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
     """Return, for each variable, itself and its nearest variables in the tree, at most `limit` in all."""
     nothing: list[int] = []

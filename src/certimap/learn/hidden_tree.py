@@ -251,9 +251,7 @@ class _Training(BatchedEM[Parameters, Counts]):
 _Leaves = tuple[LeafFamily, Floats]
 
 
-class HiddenTreeSettings(LearnerSettings, total=False):
-    """Settings of `HiddenChowLiuTree`."""
-
+class _Settings(LearnerSettings, total=False):
     max_steps: int
     batch_rows: int | None
     smoothing: float | None
@@ -262,7 +260,7 @@ class HiddenTreeSettings(LearnerSettings, total=False):
 
 
 def hclt(
-    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[HiddenTreeSettings]
+    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> HiddenChowLiuModel | Circuit:
     """Learn a hidden Chow-Liu tree, missing cells allowed; see `HiddenChowLiuTree`.
 

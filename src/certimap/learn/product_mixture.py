@@ -283,9 +283,7 @@ def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns
     return some[densest(judged)]
 
 
-class MixtureSettings(LearnerSettings, total=False):
-    """Settings of `ProductMixture`."""
-
+class _Settings(LearnerSettings, total=False):
     n_components: int | Sequence[int]
     smoothing: float | Sequence[float]
     leaves: Mapping[str, str | Sequence[str]] | None
@@ -294,7 +292,7 @@ class MixtureSettings(LearnerSettings, total=False):
     tolerance: float
 
 
-def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[MixtureSettings]) -> Circuit:
+def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a mixture of products of leaves, missing cells allowed; see `ProductMixture`.
 
     Parameters

@@ -225,9 +225,7 @@ def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-class RegionSettings(LearnerSettings, total=False):
-    """Settings of `RegionGraphCircuit`."""
-
+class _Settings(LearnerSettings, total=False):
     step: int | None
     max_steps: int
     batch_rows: int | None
@@ -243,7 +241,7 @@ def region_graph(
     shape: Sequence[int] | None = None,
     valid: Any = None,
     rng: Seed = None,
-    **settings: Unpack[RegionSettings],
+    **settings: Unpack[_Settings],
 ) -> Circuit:
     """Learn a circuit over pictures, missing cells allowed; see `RegionGraphCircuit`.
 

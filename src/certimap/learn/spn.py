@@ -209,9 +209,7 @@ def _several(
     return values
 
 
-class SpnSettings(LearnerSettings, total=False):
-    """Settings of `LearnSPN`."""
-
+class _Settings(LearnerSettings, total=False):
     threshold: float | Sequence[float]
     smoothing: float | Sequence[float]
     min_rows: int | Sequence[int]
@@ -220,7 +218,7 @@ class SpnSettings(LearnerSettings, total=False):
     leaves: Mapping[str, str | Sequence[str]] | None
 
 
-def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[SpnSettings]) -> Circuit:
+def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a sum-product network; see `LearnSPN`.
 
     Parameters

@@ -102,8 +102,6 @@ class StructureLearner:
                 self._split_rows(nodes, stack, region)
         return Sketch(self.domain, nodes, self.families)
 
-    # ------------------------------------------------------------ independence
-
     def _components(self, region: _Region, critical: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
         n_states = self.domain.n_states[region.variables]
         indicators = region.indicators
@@ -158,8 +156,6 @@ class StructureLearner:
             reals = region.reals[:, real_component == c]
             stack.append(_Region(_child(nodes, region), mix(region.key, digest), variables, columns, reals, known))
 
-    # ------------------------------------------------------------ clusters of rows
-
     def _split_rows(self, nodes: list[SketchNode], stack: list[_Region], region: _Region) -> None:
         labels = self._labels.get(region.key)
         if labels is None:
@@ -207,8 +203,6 @@ class StructureLearner:
         known = np.repeat(region.known, self._n_columns[region.variables], axis=1)
         shares = region.indicators.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return np.where(known, region.indicators, shares).astype(np.float32)
-
-    # ------------------------------------------------------------ leaves
 
     def _make_leaves(self, node: SketchNode, region: _Region, chosen: NDArray[np.bool_]) -> None:
         variables = region.variables

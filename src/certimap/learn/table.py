@@ -168,12 +168,6 @@ def refuse_categorical(table: DataTable, method: str) -> None:
         )
 
 
-# ---------------------------------------------------------------- columns of the kinds of tables
-
-
-# ---------------------------------------------------------------- domains
-
-
 def _labels_in(column: Column) -> list[Label]:
     present = column.values[~column.missing]
     if present.dtype.kind == "O":
@@ -261,9 +255,6 @@ def _sorted(labels: list[Any]) -> list[Label]:
         return sorted(labels)
     except TypeError:
         return sorted(labels, key=lambda v: (type(v).__name__, repr(v)))
-
-
-# ---------------------------------------------------------------- positions
 
 
 def _encode_columns(columns: list[Column], domain: Domain) -> Points:

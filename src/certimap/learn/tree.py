@@ -174,9 +174,7 @@ class ChowLiuTree(DensityEstimator):
         return model
 
 
-class TreeSettings(LearnerSettings, total=False):
-    """Settings of `ChowLiuTree`."""
-
+class _Settings(LearnerSettings, total=False):
     smoothing: float
 
 
@@ -186,7 +184,7 @@ def chow_liu(
     valid: Any = None,
     rng: Seed = None,
     form: Literal["network", "circuit"] | None = None,
-    **settings: Unpack[TreeSettings],
+    **settings: Unpack[_Settings],
 ) -> BayesianNetwork | Circuit:
     """Learn a Chow-Liu tree and return it as a Bayesian network or as a circuit.
 

@@ -116,9 +116,7 @@ class ChowLiuMixture(DensityEstimator):
                     break
 
 
-class TreeMixtureSettings(LearnerSettings, total=False):
-    """Settings of `ChowLiuMixture`."""
-
+class _Settings(LearnerSettings, total=False):
     max_steps: int
     tolerance: float
     smoothing: float
@@ -130,7 +128,7 @@ def clt_mixture(
     n_components: int = 8,
     valid: Any = None,
     rng: Seed = None,
-    **settings: Unpack[TreeMixtureSettings],
+    **settings: Unpack[_Settings],
 ) -> Circuit:
     """Learn a mixture of Chow-Liu trees, missing cells allowed; see `ChowLiuMixture`.
 
