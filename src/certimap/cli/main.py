@@ -107,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(args=given, standalone_mode=False, prog_name="certimap")
-            _flush()
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                sys.stdout.flush()  # so that errors of writing are reported like all others
     except (KeyboardInterrupt, _Interrupted):
         return _fail("interrupted before there was an answer", INTERRUPTED)
     except BrokenPipeError:
@@ -134,19 +135,16 @@ def _report(error: Exception) -> int:
     if isinstance(error, MemoryError):
         return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
     if hasattr(error, "format_message"):
-        return _usage_error(error)  # of the option parser; its class depends on typer's version
+        found: Any = error  # of the option parser; its class depends on typer's version
+        message = " ".join(str(found.format_message()).split()).rstrip(".")
+        command = getattr(getattr(found, "ctx", None), "command_path", "certimap")
+        return _fail(f"{message}; {command} --help lists what is accepted")
     said = " ".join(str(error).split()) or "no message"
     return _fail(
         f"an error that certimap did not foresee ({type(error).__name__}: {said}); {TRACEBACK}=1 shows where it "
         "happened, for a report",
         UNFORESEEN,
     )
-
-
-def _flush() -> None:
-    """Flush standard output, so that errors of writing are reported like all others."""
-    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stdout.flush()
 
 
 def _show_warning(
@@ -159,13 +157,6 @@ def _show_warning(
 ) -> None:
     """Print a warning as one line."""
     print(f"certimap: warning: {message}", file=sys.stderr)
-
-
-def _usage_error(error: Any) -> int:
-    """Report an error of the option parser."""
-    message = " ".join(str(error.format_message()).split()).rstrip(".")
-    command = getattr(getattr(error, "ctx", None), "command_path", "certimap")
-    return _fail(f"{message}; {command} --help lists what is accepted")
 
 
 def _fail(message: str, code: int = FAILED) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ from certimap.io.circuit_records import (
 )
 from certimap.io.files import AnyPath, cut, parsed_json
 
+MAX_FLOAT = sys.float_info.max
 _SPARC = "gcw-circuit-v1"
 _EDGE = ("source", "target", "idx")
 Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
@@ -89,7 +91,8 @@ class _Reader:
         return value
 
     def number(self, value: Any, what: str) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not -MAX_FLOAT <= value <= MAX_FLOAT:  # integers may exceed floats
             raise self.fail(f"{shown(value)} is {what}; expected a finite number")
         return float(value)
 
@@ -186,13 +189,6 @@ class _Reader:
         for node in order:
             ids[node] = add_leaf(builder, *leaves[node]) if node in leaves else self.inner(builder, node, ids)
         return over_own_variables(builder.build(normalised=False))
-
-
-def _as_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 class _Deeprob(_Reader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -52,25 +53,19 @@ def row_clusters(
         if clusters == "em":
             labels = _naive_bayes_em(features, labels)
     else:
-        model = _seeded(_sklearn_kmeans(n_clusters) if clusters == "sklearn" else clusters, key)
+        model: Any = copy.deepcopy(clusters)
+        if clusters == "sklearn":
+            try:
+                kmeans: Any = import_module("sklearn.cluster").KMeans
+            except ImportError:
+                raise MissingDependency(
+                    "clusters='sklearn' needs scikit-learn; pip install certimap[learn]"
+                ) from None
+            model = kmeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
+        if hasattr(model, "get_params") and "random_state" in model.get_params():
+            model.set_params(random_state=key & 0x7FFFFFFF)
         labels = np.asarray(model.fit_predict(features), np.int64)
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
-
-
-def _sklearn_kmeans(n_clusters: int) -> Any:
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError:
-        raise MissingDependency("clusters='sklearn' needs scikit-learn; pip install certimap[learn]") from None
-    kmeans: Any = KMeans
-    return kmeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
-
-
-def _seeded(clusterer: Any, key: int) -> Any:
-    model = copy.deepcopy(clusterer)
-    if hasattr(model, "get_params") and "random_state" in model.get_params():
-        model.set_params(random_state=key & 0x7FFFFFFF)
-    return model
 
 
 def _naive_bayes_em(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:

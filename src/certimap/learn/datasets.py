@@ -133,7 +133,8 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
         When a file is not a table of comma-separated integers; names file and line.
     """
     folder = _folder(name, data_dir)
-    files = {split: path for split in SPLITS if (path := _file(folder, name, split)) is not None}
+    found = ((split, folder / f"{name}.{split}.data{end}") for split in SPLITS for end in (".gz", ""))
+    files = {split: path for split, path in found if path.is_file()}  # the plain one, if there are both
     if not files:
         known = "" if name in _TWENTY else f" (and {name!r} is none of the twenty: {', '.join(_TWENTY)})"
         raise DataError(
@@ -166,14 +167,6 @@ def _folder(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     if not folder.is_dir():
         raise DataError(f"{str(folder)!r} is no folder; the public collection of datasets is {COLLECTION}")
     return folder
-
-
-def _file(folder: Path, name: str, split: str) -> Path | None:
-    for suffix in (".data", ".data.gz"):
-        path = folder / f"{name}.{split}{suffix}"
-        if path.is_file():
-            return path
-    return None
 
 
 def _assemble(name: str, present: dict[str, NDArray[np.int16]]) -> Dataset:

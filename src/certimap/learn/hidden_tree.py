@@ -118,7 +118,10 @@ class HiddenChowLiuTree(BatchLearner):
             self.timed_out_ = run.train(title, self._deadline) or self.timed_out_
             return run
 
-        first, *larger = _stages(int(self.n_states))
+        stages = [int(self.n_states)]  # the numbers of states to learn with, one after the other
+        while stages[0] > LARGE:
+            stages.insert(0, -(-stages[0] // FEWER))
+        first, *larger = stages
         chooses = self.smoothing is None and held_out is not None
         few = chooses and len(rows) < FEW_ROWS * first
         best = trained(first, SMOOTHING if self.smoothing is None else float(self.smoothing))
@@ -154,14 +157,6 @@ class HiddenChowLiuTree(BatchLearner):
         if isinstance(model, Circuit):
             raise ModelError("a hidden tree with real columns has no network of tables; to_circuit() is its view")
         return model.to_network()
-
-
-def _stages(n_states: int) -> list[int]:
-    """Return the numbers of states to learn with, one after the other."""
-    stages = [n_states]
-    while stages[0] > LARGE:
-        stages.insert(0, -(-stages[0] // FEWER))
-    return stages
 
 
 class _Training(BatchedEM[Parameters, Counts]):

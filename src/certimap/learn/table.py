@@ -169,7 +169,7 @@ def refuse_categorical(table: DataTable, method: str) -> None:
 
 
 def _labels_in(column: Column) -> list[Label]:
-    present = column.values[~column.missing]
+    present = column.present
     if present.dtype.kind == "O":
         try:
             return list(dict.fromkeys(present))
@@ -192,12 +192,12 @@ def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Var
         raise DataError(f"column {column.name!r} has no value at all; drop it or give a domain")
     everything = [column, *others]
     numeric = column.values.dtype.kind in "biuf" or (
-        kind == "real" and all(isinstance(v, int | float) for v in column.values[~column.missing])
+        kind == "real" and all(isinstance(v, int | float) for v in column.present)
     )
     if kind == "real" or (kind is None and any(_is_real(c) for c in everything)):
         if not numeric or column.categories is not None:
             raise DataError(f"column {column.name!r} holds labels and cannot become a real variable")
-        if not np.all(np.isfinite(column.values[~column.missing].astype(np.float64))):
+        if not np.all(np.isfinite(column.present.astype(np.float64))):
             raise DataError(f"column {column.name!r} holds an infinite value; expected finite numbers")
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
@@ -210,7 +210,7 @@ def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Var
 def _is_real(column: Column) -> bool:
     if column.values.dtype.kind != "f":
         return False
-    present = column.values[~column.missing]
+    present = column.present
     whole = bool(np.all(np.isfinite(present)) and np.all(present == np.rint(present)))
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
 
@@ -223,12 +223,12 @@ def _are_numbers(column: Column, integers: Integers) -> bool:
         return True
     from certimap.learn.integer_columns import are_labels
 
-    return not are_labels(column.values[~column.missing].astype(np.float64))
+    return not are_labels(column.present.astype(np.float64))
 
 
 def _is_many_integers(column: Column) -> bool:
     """Whether a column of integers has more values than labels usually have."""
-    present = column.values[~column.missing]
+    present = column.present
     if present.dtype.kind == "O":
         if not all(isinstance(v, int) and not isinstance(v, bool) for v in present):
             return False
@@ -239,7 +239,7 @@ def _is_many_integers(column: Column) -> bool:
 
 def _check_counts(column: Column) -> None:
     """Raise DataError unless a column holds whole numbers from 0."""
-    present = column.values[~column.missing]
+    present = column.present
     try:
         values = present.astype(np.float64)
     except (TypeError, ValueError):
@@ -323,6 +323,10 @@ class Column:
     values: NDArray[Any]
     missing: NDArray[np.bool_]
     categories: tuple[Label, ...] | None = None
+
+    @property
+    def present(self) -> NDArray[Any]:
+        return self.values[~self.missing]
 
 
 def has_names(data: Any) -> bool:

@@ -77,7 +77,12 @@ class ChowLiuMixture(DensityEstimator):
         judge = None if held_out is None else bars.coded(held_out)
         with single_threaded_blas():
             self._climb(*split_rows(bars.coded(rows), judge, HELD_OUT, self.seed_))
-        self.model_ = bars.to_circuit(_mixture_circuit(bars.cut, self.weights_, self.trees_))
+        builder = CircuitBuilder(bars.cut)
+        leaves = indicator_leaves(builder)
+        roots = [tree.add_to(builder, leaves) for tree in self.trees_]
+        if len(roots) > 1:
+            builder.sum(roots, log_weights=np.log(self.weights_).tolist())
+        self.model_ = bars.to_circuit(builder.build(normalised=False))
 
     def _climb(self, rows: DataTable, held_out: DataTable | None) -> None:
         """Alternate trees and responsibilities, and keep the best mixture on the held-out rows."""
@@ -151,12 +156,3 @@ def clt_mixture(
 def _component_logs(weights: Floats, trees: list[Tree], points: Points) -> Floats:
     """Return ln(weight * probability), shape (n_rows, n_components)."""
     return np.stack([tree.log_likelihood(points) for tree in trees], axis=1) + np.log(weights)
-
-
-def _mixture_circuit(domain: Domain, weights: Floats, trees: list[Tree]) -> Circuit:
-    builder = CircuitBuilder(domain)
-    leaves = indicator_leaves(builder)
-    roots = [tree.add_to(builder, leaves) for tree in trees]
-    if len(roots) > 1:
-        builder.sum(roots, log_weights=np.log(weights).tolist())
-    return builder.build(normalised=False)
