@@ -104,15 +104,8 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
 def as_model(x: Any) -> Model:
     """Return a model for queries: x itself, or its conversion by `from_object`.
 
-    Parameters
-    ----------
-    x
-        A model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library.
-
-    Raises
-    ------
-    QueryError
-        For anything else.
+    `x`: a model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library. Raises
+    QueryError for anything else.
     """
     x = learned(x)
     if isinstance(x, Model):

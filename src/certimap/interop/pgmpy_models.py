@@ -168,22 +168,10 @@ def _aligned(table: Any, domain: Domain, place: dict[Any, int]) -> Any:
 def to_pgmpy(model: Any) -> Any:
     """Return a network as a pgmpy model.
 
-    Parameters
-    ----------
-    model
-        A `BayesianNetwork` or `MarkovNetwork`.
-
-    Returns
-    -------
-    A `DiscreteBayesianNetwork` or `DiscreteMarkovNetwork` with the same names, states and tables. A variable
-    without factor gets one of ones, and a constant goes into the first factor.
-
-    Raises
-    ------
-    ModelError
-        For another model, for a table with rows of zeros, which pgmpy rejects, and for factors beyond floats.
-    MissingDependency
-        Without pgmpy.
+    `model`: a `BayesianNetwork` or `MarkovNetwork`. The `DiscreteBayesianNetwork` or `DiscreteMarkovNetwork` has
+    the same names, states and tables. A variable without factor gets one of ones, and a constant goes into the
+    first factor. Raises ModelError for another model, for a table with rows of zeros, which pgmpy rejects, and for
+    factors beyond floats; MissingDependency without pgmpy.
     """
     if not isinstance(model, BayesianNetwork | MarkovNetwork):
         raise ModelError(f"a {type(model).__name__} is no network; pgmpy holds Bayesian and Markov networks")

@@ -16,26 +16,13 @@ EvidenceKind = Literal["single", "cases"]
 def read_evidence(
     path: AnyPath, *, kind: EvidenceKind | None = None, encoding: str | None = None
 ) -> list[Evidence]:
-    """Read a `.evid` file.
+    """Return the cases of a `.evid` file.
 
-    Parameters
-    ----------
-    path, encoding
-        The file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the number of cases and
-        then, for each, a count and its pairs. An empty file and a lone 0 are one case without evidence.
-    kind
-        The layout. None takes "cases" if the first line is one number and as many lines of the right length
-        follow; else "single" if the file has 1 + 2k numbers; else "cases".
-
-    Returns
-    -------
-    list of dict
-        For each case, state numbers by variable number.
-
-    Raises
-    ------
-    ParseError
-        If neither layout fits, or a case gives a variable two states.
+    `path`, `encoding`: the file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the
+    number of cases and then, for each, a count and its pairs. An empty file and a lone 0 are one case without
+    evidence. `kind`: the layout. None takes "cases" if the first line is one number and as many lines of the right
+    length follow; else "single" if the file has 1 + 2k numbers; else "cases". Each case has state numbers by
+    variable number. Raises ParseError if neither layout fits, or a case gives a variable two states.
     """
     if kind not in (None, "single", "cases"):
         raise ModelError(f"the kind of an evidence file is {kind!r}; expected 'single' or 'cases'")
@@ -87,10 +74,7 @@ def _has_case_lines(text: str) -> bool:
 def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path: AnyPath) -> None:
     """Write evidence by number: one case on one line, several after a line with their number.
 
-    Parameters
-    ----------
-    cases, path
-        State numbers by variable number, one case or several; and the file.
+    `cases`, `path`: state numbers by variable number, one case or several; and the file.
     """
     if isinstance(cases, Mapping):
         text = _evidence_line(cases)
@@ -104,17 +88,9 @@ def _evidence_line(case: Mapping[int, int]) -> str:
 
 
 def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
-    """Read a `.query` file: a count, then the query variables by number.
+    """Return the query variables of a `.query` file: a count, then their numbers.
 
-    Parameters
-    ----------
-    path, encoding
-        The file; None means UTF-8.
-
-    Returns
-    -------
-    list of int
-        Variable numbers.
+    `path`, `encoding`: the file; None means UTF-8.
     """
     tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
@@ -132,26 +108,16 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
 def write_query(variables: Sequence[int], path: AnyPath) -> None:
     """Write query variables by number, after their count.
 
-    Parameters
-    ----------
-    variables, path
-        Variable numbers, and the file.
+    `variables`, `path`: variable numbers, and the file.
     """
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
 
 def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int], Evidence]]:
-    """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
+    """Return the queries of a `.map` file: pairs of lines, query variables and then `variable state` pairs.
 
-    Parameters
-    ----------
-    path, encoding
-        The file: numbers without counts; an empty second line is no evidence.
-
-    Returns
-    -------
-    list of (list of int, dict)
-        For each query, its variable numbers, and state numbers by variable number.
+    `path`, `encoding`: the file: numbers without counts; an empty second line is no evidence. Each query is
+    its variable numbers, and state numbers by variable number.
     """
     text = read_text(path, encoding)
     pairs_of_lines = zip(text.split("\n"), without_comments(path, text).split("\n"), strict=True)
@@ -186,10 +152,7 @@ def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
 def write_mpe(states: Sequence[int], path: AnyPath) -> None:
     """Write an MPE result file: the states of all variables, in order.
 
-    Parameters
-    ----------
-    states, path
-        State numbers of all variables, and the file.
+    `states`, `path`: state numbers of all variables, and the file.
     """
     write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
 
@@ -197,9 +160,6 @@ def write_mpe(states: Sequence[int], path: AnyPath) -> None:
 def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
     """Write an MMAP result file: pairs of query variable and state.
 
-    Parameters
-    ----------
-    assignment, path
-        State numbers by variable number, and the file.
+    `assignment`, `path`: state numbers by variable number, and the file.
     """
     write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")

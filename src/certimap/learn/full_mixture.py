@@ -274,15 +274,7 @@ def gaussian_mixture(
 ) -> GaussianMixture:
     """Learn a mixture of Gaussians with full covariances from real columns, missing cells allowed.
 
-    Parameters
-    ----------
-    data, valid, rng
-        As in `learnspn`; a fifth of the rows choose the settings by default.
-    **settings
-        Parameters of `FullMixture`.
-
-    Returns
-    -------
-    GaussianMixture
+    `data`, `valid`, `rng`: as in `learnspn`; a fifth of the rows choose the settings by default. `settings`:
+    parameters of `FullMixture`.
     """
     return FullMixture(random_state=rng, **settings).fit(data, valid=valid).model_

@@ -295,15 +295,7 @@ class _Settings(LearnerSettings, total=False):
 def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a mixture of products of leaves, missing cells allowed; see `ProductMixture`.
 
-    Parameters
-    ----------
-    data, valid, rng
-        As in `learnspn`; a fifth of the rows choose the settings by default.
-    **settings
-        Parameters of `ProductMixture`.
-
-    Returns
-    -------
-    Circuit
+    `data`, `valid`, `rng`: as in `learnspn`; a fifth of the rows choose the settings by default. `settings`:
+    parameters of `ProductMixture`.
     """
     return ProductMixture(random_state=rng, **settings).fit(data, valid=valid).model_

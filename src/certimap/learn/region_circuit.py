@@ -245,19 +245,8 @@ def region_graph(
 ) -> Circuit:
     """Learn a circuit over pictures, missing cells allowed; see `RegionGraphCircuit`.
 
-    Parameters
-    ----------
-    data, valid, rng
-        As in `learnspn`: a column per pixel, row by row. A tenth of the rows choose the best pass by default.
-    n_nodes
-        Nodes per region.
-    shape
-        Height and width of the picture; by default a square.
-    **settings
-        Parameters of `RegionGraphCircuit`.
-
-    Returns
-    -------
-    Circuit
+    `data`, `valid`, `rng`: as in `learnspn`: a column per pixel, row by row. A tenth of the rows choose the best
+    pass by default. `n_nodes`: nodes per region. `shape`: height and width of the picture; by default a square.
+    `settings`: parameters of `RegionGraphCircuit`.
     """
     return RegionGraphCircuit(n_nodes, shape=shape, random_state=rng, **settings).fit(data, valid=valid).model_

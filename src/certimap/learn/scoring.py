@@ -22,23 +22,10 @@ BATCH = 4096
 def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
     """Return the natural-log likelihood of each row of a table under any model, missing values summed out.
 
-    Parameters
-    ----------
-    model
-        A circuit, a network, or a learned model.
-    data
-        A table (see `certimap.learn.table`); frames are matched by column name.
-
-    Returns
-    -------
-    NDArray
-        float64, shape (n_rows,), in nats; their mean is the usual measure of a model's quality.
-
-    Raises
-    ------
-    DataError
-        For an absent column, a value that is not a state of its variable, or a row so far out that the log of its
-        density is beyond floats.
+    `model`: a circuit, a network, or a learned model. `data`: a table (see `certimap.learn.table`); frames are
+    matched by column name. Returns float64, shape (n_rows,), in nats; their mean is the usual measure of a model's
+    quality. Raises DataError for an absent column, a value that is not a state of its variable, or a row so far
+    out that the log of its density is beyond floats.
     """
     table = encode(data, model.domain)
     missing = missing_in(table.points)

@@ -137,18 +137,8 @@ def clt_mixture(
 ) -> Circuit:
     """Learn a mixture of Chow-Liu trees, missing cells allowed; see `ChowLiuMixture`.
 
-    Parameters
-    ----------
-    data, valid, rng
-        As in `learnspn`; a tenth of the rows choose the best step by default.
-    n_components
-        The number of trees.
-    **settings
-        Parameters of `ChowLiuMixture`.
-
-    Returns
-    -------
-    Circuit
+    `data`, `valid`, `rng`: as in `learnspn`; a tenth of the rows choose the best step by default. `n_components`:
+    the number of trees. `settings`: parameters of `ChowLiuMixture`.
     """
     return ChowLiuMixture(n_components, random_state=rng, **settings).fit(data, valid=valid).model_
 

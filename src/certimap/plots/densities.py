@@ -48,19 +48,8 @@ class DensityGrid:
 def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_points: int = 201) -> DensityGrid:
     """Evaluate a density on a grid.
 
-    Parameters
-    ----------
-    posterior, intervals, n_points
-        A posterior of one or two real variables (`certimap.condition`), (low, high) for each, and values per axis.
-
-    Returns
-    -------
-    DensityGrid
-
-    Raises
-    ------
-    QueryError
-        For other posteriors, and intervals that do not fit.
+    `posterior`, `intervals`, `n_points`: a posterior of one or two real variables (`certimap.condition`), (low,
+    high) for each, and values per axis. Raises QueryError for other posteriors, and intervals that do not fit.
     """
     domain = posterior.domain
     if len(domain) not in (1, 2) or not all(isinstance(variable, Real) for variable in domain):
@@ -91,15 +80,8 @@ class OpenCells:
 def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
     """Search a density with a node limit, and return the boxes still open.
 
-    Parameters
-    ----------
-    posterior, epsilon, max_nodes, rng
-        A posterior with bounds for a search (`certimap.condition`), its target, boxes to probe, and a seed.
-
-    Returns
-    -------
-    OpenCells
-        Empty if the search ends before.
+    `posterior`, `epsilon`, `max_nodes`, `rng`: a posterior with bounds for a search (`certimap.condition`), its
+    target, boxes to probe, and a seed. Empty if the search ends before.
     """
     control = Control.starting_now(None, max_nodes=max_nodes)
     ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
@@ -119,17 +101,9 @@ def plot_density(
     """Draw a density and its certified mode.
 
     One variable gives a line, with the proved bound above it; two give contours. Boxes of a search are drawn at
-    their bounds over one variable, and as outlines over two.
-
-    Parameters
-    ----------
-    grid, result, ax, cells
-        A result of `density_grid`; an answer about its variables, if any; where to draw (None makes a figure); and
-        a result of `open_cells`, if any.
-
-    Returns
-    -------
-    Axes
+    their bounds over one variable, and as outlines over two. `grid`, `result`, `ax`, `cells`: a result of
+    `density_grid`; an answer about its variables, if any; where to draw (None makes a figure); and a result of
+    `open_cells`, if any.
     """
     ax = axes_of(ax)
     density = np.exp(grid.log_density)

@@ -20,19 +20,8 @@ _CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E
 def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes side by side, without a window.
 
-    Parameters
-    ----------
-    n_columns, width, height
-        The number of axes, and the size of the figure in inches.
-
-    Returns
-    -------
-    (Figure, list of Axes)
-
-    Raises
-    ------
-    MissingDependency
-        If matplotlib is not installed.
+    `n_columns`, `width`, `height`: the number of axes, and the size of the figure in inches. Raises
+    MissingDependency if matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -42,19 +42,8 @@ _AXES = {
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
     """Draw the bounds on ln p* over a run, and the mass left open.
 
-    Parameters
-    ----------
-    result, ax, against
-        A result with a history, where to draw (None makes a figure), and the unit as in `bound_series`.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    QueryError
-        As `bound_series` does.
+    `result`, `ax`, `against`: a result with a history, where to draw (None makes a figure), and the unit as in
+    `bound_series`. Raises QueryError as `bound_series` does.
     """
     series = bound_series(result, against)
     ax = axes_of(ax)
@@ -87,14 +76,8 @@ def plot_pareto(
 ) -> Axes:
     """Draw the admissible pairs (epsilon, delta) of one or several runs.
 
-    Parameters
-    ----------
-    results, ax
-        A result, or results or fronts by name for the legend; and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    `results`, `ax`: a result, or results or fronts by name for the legend; and where to draw (None makes a
+    figure).
     """
     ax = axes_of(ax)
     series = pareto_series(results)
@@ -110,19 +93,8 @@ def plot_pareto(
 def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "seconds") -> Axes:
     """Draw, one line per run, the times of finding and of certifying the answer; open ends are not certified.
 
-    Parameters
-    ----------
-    results, ax, against
-        Results by name, where to draw (None makes a figure), and the unit as in `moments`.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    QueryError
-        Without results, and as `moments` does.
+    `results`, `ax`, `against`: results by name, where to draw (None makes a figure), and the unit as in `moments`.
+    Raises QueryError without results, and as `moments` does.
     """
     if not results:
         raise QueryError("there are no results to draw")
@@ -144,19 +116,8 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
     """Draw simple regret, log2(p* / best found) in bits, along runs with answers proved exact.
 
-    Parameters
-    ----------
-    results, ax, against
-        Results by name, where to draw (None makes a figure), and the unit as in `regret_series`.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    QueryError
-        As `regret_series` does.
+    `results`, `ax`, `against`: results by name, where to draw (None makes a figure), and the unit as in
+    `regret_series`. Raises QueryError as `regret_series` does.
     """
     ax = axes_of(ax)
     for name, result in results.items():
@@ -169,19 +130,8 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
 def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:
     """Draw the k best assignments by ln p, each with up to `n_shown` of its differences from the best.
 
-    Parameters
-    ----------
-    result, ax, n_shown
-        A result of `map_query(..., top_k=)`, where to draw (None makes a figure), and differences per assignment.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    QueryError
-        If the result does not list the k best.
+    `result`, `ax`, `n_shown`: a result of `map_query(..., top_k=)`, where to draw (None makes a figure), and
+    differences per assignment. Raises QueryError if the result does not list the k best.
     """
     ranks = ranking(result)
     ax = axes_of(ax, width=8.0, height=1.2 + 0.4 * len(ranks))
@@ -206,14 +156,8 @@ def plot_warm_start(
 ) -> Axes:
     """Draw the mean log2 ratio of two methods' probabilities per dataset, with standard errors as whiskers.
 
-    Parameters
-    ----------
-    names, means, errors, ax
-        Per dataset its name, mean log2 ratio, and standard error or None; and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    `names`, `means`, `errors`, `ax`: per dataset its name, mean log2 ratio, and standard error or None; and where
+    to draw (None makes a figure).
     """
     ax = axes_of(ax, width=8.0)
     order = sorted(range(len(names)), key=lambda i: -means[i])
@@ -233,14 +177,8 @@ def plot_certified_over_time(
 ) -> Axes:
     """Draw each method's share of trials certified within a time.
 
-    Parameters
-    ----------
-    seconds, n_trials, ax
-        Per method the times of certified trials and the number of all; and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    `seconds`, `n_trials`, `ax`: per method the times of certified trials and the number of all; and where to draw
+    (None makes a figure).
     """
     ax = axes_of(ax)
     latest = max((max(times) for times in seconds.values() if len(times)), default=1.0)
@@ -257,16 +195,8 @@ def plot_certified_over_time(
 def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
     """Draw the gap between upper bound and answer over a run, one line per method.
 
-    The gap's axis is logarithmic down to the smallest positive gap; a gap of 0 is drawn below that.
-
-    Parameters
-    ----------
-    series, ax
-        (seconds, gap in nats) in order of time, by method; and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    The gap's axis is logarithmic down to the smallest positive gap; a gap of 0 is drawn below that. `series`,
+    `ax`: (seconds, gap in nats) in order of time, by method; and where to draw (None makes a figure).
     """
     ax = axes_of(ax)
     for name, points in series.items():
@@ -342,16 +272,8 @@ def plot_network(
 ) -> Axes:
     """Draw a network, with the evidence and the answer of a query coloured and labelled.
 
-    Suitable for networks of up to about 60 variables; see `network_graph` for the layout.
-
-    Parameters
-    ----------
-    network, result, evidence, ax
-        As in `network_graph`, and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    Suitable for networks of up to about 60 variables; see `network_graph` for the layout. `network`, `result`,
+    `evidence`, `ax`: as in `network_graph`, and where to draw (None makes a figure).
     """
     graph = network_graph(network, result, evidence)
     widest = max(abs(x) for x, _ in graph.places.values()) * 2.0 + 1.0
@@ -380,14 +302,7 @@ def plot_network(
 def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
     """Draw the number of nodes of a circuit at each height, with a summary of its composition.
 
-    Parameters
-    ----------
-    circuit, ax
-        Any circuit, and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    `circuit`, `ax`: any circuit, and where to draw (None makes a figure).
     """
     summary = circuit_summary(circuit)
     ax = axes_of(ax)
@@ -406,14 +321,7 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
     """Draw a region tree with a disc per region, whose area and number give the size of its largest set.
 
-    Parameters
-    ----------
-    series, ax
-        A result of `region_series`, and where to draw (None makes a figure).
-
-    Returns
-    -------
-    Axes
+    `series`, `ax`: a result of `region_series`, and where to draw (None makes a figure).
     """
     widest = max(x for x, _ in series.places) + 1.0
     deepest = 1.0 - min(y for _, y in series.places)

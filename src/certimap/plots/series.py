@@ -42,20 +42,9 @@ class BoundSeries:
 def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
     """Return a run's bounds from the first answer on.
 
-    Parameters
-    ----------
-    result, against
-        A result with a history; and "seconds", "n_draws", "n_nodes" (boxes of a search) or "n_evaluations".
-
-    Returns
-    -------
-    BoundSeries
-        In nats.
-
-    Raises
-    ------
-    QueryError
-        If the history is empty or has no boxes for "n_nodes", or for any other `against`.
+    `result`, `against`: a result with a history; and "seconds", "n_draws", "n_nodes" (boxes of a search) or
+    "n_evaluations". In nats. Raises QueryError if the history is empty or has no boxes for "n_nodes", or
+    for any other `against`.
     """
     if against not in AGAINST:
         raise QueryError(f"against is {against!r}; expected {', '.join(AGAINST[:-1])} or {AGAINST[-1]}")
@@ -77,15 +66,8 @@ def pareto_series(
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Return the admissible pairs (epsilon, delta) of runs.
 
-    Parameters
-    ----------
-    results
-        A result, or results or fronts by name.
-
-    Returns
-    -------
-    dict
-        Epsilons and deltas by name; a single result has the name "".
+    `results`: a result, or results or fronts by name. It has epsilons and deltas by name; a single result has the
+    name "".
     """
     named = {"": results} if isinstance(results, MapResult) else results
     fronts = {name: found.pareto if isinstance(found, MapResult) else found for name, found in named.items()}
@@ -108,22 +90,8 @@ def moments(result: MapResult, against: str = "seconds") -> Moments:
     """Return the times of finding and of certifying the answer.
 
     A certificate from draws holds from the end of the run; one from bounds, as soon as the upper bound is within
-    the certificate's epsilon of the answer.
-
-    Parameters
-    ----------
-    result, against
-        As in `bound_series`.
-
-    Returns
-    -------
-    Moments
-        In the unit of `against`.
-
-    Raises
-    ------
-    QueryError
-        As `bound_series` does.
+    the certificate's epsilon of the answer. `result`, `against`: as in `bound_series`. In the unit of
+    `against`. Raises QueryError as `bound_series` does.
     """
     series = bound_series(result, against)
     found = next(x for x, low in zip(series.x, series.lower, strict=True) if low >= series.lower[-1])
@@ -149,20 +117,8 @@ class RegretSeries:
 def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
     """Return simple regret log2(p* / best found) along a run whose answer is proved exact.
 
-    Parameters
-    ----------
-    result, against
-        As in `bound_series`.
-
-    Returns
-    -------
-    RegretSeries
-        From the first answer on.
-
-    Raises
-    ------
-    QueryError
-        If p* is not proved, and as `bound_series` does.
+    `result`, `against`: as in `bound_series`. It begins with the first answer. Raises QueryError if p* is not
+    proved, and as `bound_series` does.
     """
     if result.certificate.kind is not CertificateKind.EXACT:
         raise QueryError(
@@ -184,20 +140,8 @@ class Ranked:
 def ranking(result: MapResult) -> list[Ranked]:
     """Return the k best assignments, best first, each with its differences from the best.
 
-    Parameters
-    ----------
-    result
-        An answer.
-
-    Returns
-    -------
-    list of Ranked
-        ln p in nats, and differences.
-
-    Raises
-    ------
-    QueryError
-        If the result has no such list (`map_query(..., top_k=)` makes one).
+    `result`: an answer. Each has ln p in nats, and the differences. Raises QueryError if the result has no list
+    (`map_query(..., top_k=)` makes one).
     """
     if not result.top:
         raise QueryError("the result does not list the k best assignments; ask for them with top_k")
@@ -230,16 +174,8 @@ def network_graph(
     """Lay out a network in layers, with the evidence and the answer of a query marked.
 
     A variable's layer is the length of its longest path from a root (in a Markov network: its distance from the
-    first variable). Inside a layer, variables are ordered by their neighbours above.
-
-    Parameters
-    ----------
-    network, result, evidence
-        A network, the answer to mark if any, and labels by name.
-
-    Returns
-    -------
-    NetworkPicture
+    first variable). Inside a layer, variables are ordered by their neighbours above. `network`, `result`,
+    `evidence`: a network, the answer to mark if any, and labels by name.
     """
     names = network.domain.names
     directed = isinstance(network, BayesianNetwork)
@@ -292,14 +228,7 @@ class CircuitSummary:
 def circuit_summary(circuit: Circuit) -> CircuitSummary:
     """Count a circuit's nodes by kind and by height; cost: linear in its edges.
 
-    Parameters
-    ----------
-    circuit
-        Any circuit.
-
-    Returns
-    -------
-    CircuitSummary
+    `circuit`: any circuit.
     """
     words = {
         int(NodeKind.SUM): "sum",
@@ -340,15 +269,8 @@ def region_series(
 ) -> RegionSeries:
     """Run set elimination on a posterior's region tree and record the sizes of its sets.
 
-    Parameters
-    ----------
-    posterior, epsilon, time_limit, seed
-        A posterior with a region tree, such as `condition` returns for a network; the search's tolerance; seconds,
-        after which sizes are not seen; and the seed of its draws.
-
-    Returns
-    -------
-    RegionSeries
+    `posterior`, `epsilon`, `time_limit`, `seed`: a posterior with a region tree, such as `condition` returns for a
+    network; the search's tolerance; seconds, after which sizes are not seen; and the seed of its draws.
     """
     solver = SetElimination()
     control = Control.starting_now(time_limit)
