@@ -37,6 +37,7 @@ _llvm: Any = importlib.import_module("llvmlite.binding")
 _SIZE = hashlib.sha256().digest_size
 _IMPORT = re.compile(rb"^[ \t]*from (certimap[.\w]*) import", re.MULTILINE)
 _PACKAGE = Path(__file__).parent.parent
+_RUNTIME = ("jit.py", "cache.py")  # what they import has no part in compiled code
 SHIPPED = Path(__file__).parent / "shipped"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -60,7 +61,8 @@ def versions() -> dict[str, str]:
 def source_stamp(path: Path) -> bytes:
     """Return a hash of a source file and of the modules of this package that it imports.
 
-    Imports of modules in `kernels` folders are followed recursively, since kernels are inlined into each other.
+    Imports of modules in `kernels` folders are followed recursively, since kernels are inlined into each other;
+    those of the decorators are not.
     Raises OSError if a file cannot be read.
     """
     content = path.read_bytes()
@@ -68,7 +70,8 @@ def source_stamp(path: Path) -> bytes:
     for name in sorted(set(_IMPORT.findall(content))):
         module = _PACKAGE.joinpath(*name.decode().split(".")[1:])
         file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-        parts.append(source_stamp(file) if file.parent.name == "kernels" else file.read_bytes())
+        follows = file.parent.name == "kernels" and file.name not in _RUNTIME
+        parts.append(source_stamp(file) if follows else file.read_bytes())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 

@@ -124,7 +124,9 @@ def test_a_stamp_covers_what_a_kernel_inlines(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "_PACKAGE", tmp_path)
     (tmp_path / "kernels").mkdir()
     texts = {
-        "kernels/a.py": "from certimap.kernels.b import f\n",
+        "kernels/a.py": "from certimap.kernels.b import f\nfrom certimap.kernels.jit import jit\n",
+        "kernels/jit.py": "from certimap.kernels.tier import Tier\n",
+        "kernels/tier.py": "TICK = 1\n",
         "kernels/b.py": "from certimap.kernels import c\nfrom certimap.numbers import SMALL\n",
         "kernels/__init__.py": "",
         "numbers.py": "from certimap.far import AWAY\nSMALL = 1\n",
@@ -142,6 +144,8 @@ def test_a_stamp_covers_what_a_kernel_inlines(tmp_path, monkeypatch):
     assert stamp_with("kernels/b.py", texts["kernels/b.py"] + "X = 1\n") != first
     assert stamp_with("numbers.py", "SMALL = 2\n") != first
     assert stamp_with("far.py", "AWAY = 2\n") == first  # no kernel takes a constant from there
+    assert stamp_with("kernels/tier.py", "TICK = 2\n") == first  # nor from what the decorators import
+    assert stamp_with("kernels/jit.py", "X = 1\n") != first
     source_stamp.cache_clear()
 
 
