@@ -63,29 +63,16 @@ class _Node:
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """A network under evidence: one Gaussian per configuration of discrete variables.
+    """A network under evidence: one Gaussian per configuration of discrete variables."""
 
-    Attributes
-    ----------
-    states
-        The states of the queried discrete variables, in the query's order, shape (K, n).
-    log_weights
-        ln p(configuration | evidence), shape (K,).
-    mixture
-        The queried real variables, in the query's order, with those weights; None if there are none.
-    log_evidence
-        ln of the probability, or density, of the evidence, without the intervals of `hidden`.
-    log_slack
-        A bound on the rounding error, in nats, of the discrete model's logs, which give the weights.
-    hidden
-        The intervals of real variables that are summed out, if real variables are queried.
-    """
-
-    states: Ints
-    log_weights: Floats
+    states: Ints  # the states of the queried discrete variables, in the query's order, shape (K, n)
+    log_weights: Floats  # ln p(configuration | evidence), shape (K,)
+    # the queried real variables, in the query's order, with those weights; None if there are none
     mixture: GaussianMixture | None
-    log_evidence: float
+    log_evidence: float  # ln of the probability, or density, of the evidence, without the intervals of `hidden`
+    # a bound on the rounding error, in nats, of the discrete model's logs, which give the weights
     log_slack: float
+    # the intervals of real variables that are summed out, if real variables are queried
     hidden: Hidden | None = None
 
 
