@@ -14,16 +14,17 @@ from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
+from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import Problem, value_at
 from certimap.solvers.networks import parts
 from certimap.solvers.networks.hbfs import HybridBestFirst
 
 
-class ProblemPosterior:
-    """A problem as a posterior, without a network around it."""
+class ProblemPosterior(MpePosterior):
+    """A problem as a posterior, without a network around it: its variables' states are numbered as they are."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.workers = problem, 1
+        self.problem, self.workers, self.order, self.states = problem, 1, None, self
         self.variables = sorted(problem.query)
         self.domain = Domain.of_sizes(problem.sizes[v] for v in self.variables)
         self.facts = Facts.of(self.domain, is_normalised=False, log_slack=problem.log_slack)

@@ -277,7 +277,7 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     tables: list[Table] = []
     constants: list[float | int | Values] = [problem.constant]
     for table in problem.tables:
-        if keep.keys().isdisjoint(table.scope):
+        if keep.keys().isdisjoint(table.scope) and all(sizes[v] > 1 for v in table.scope):
             tables.append(table)
             continue
         values = table.log_values
