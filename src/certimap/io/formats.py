@@ -112,19 +112,8 @@ def format_of(
 ) -> Format:
     """Return the format for a name, or else for the suffix of a path before any .gz.
 
-    Parameters
-    ----------
-    path, format
-        The file, and the name of its format if the suffix does not tell.
-    table
-        The formats to choose from.
-    what
-        Their contents, for the error message.
-
-    Raises
-    ------
-    ParseError
-        For an unknown name or suffix.
+    `path`, `format`: the file, and the name of its format if the suffix does not tell. `table`: the formats to
+    choose from. `what`: their contents, for the error message. Raises ParseError for an unknown name or suffix.
     """
     if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ModelError(f"a {type(path).__name__} was given; expected the path of a {what} file")
@@ -183,21 +172,9 @@ def read(
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:
     """Write a model, whole or not at all; the suffix of `path`, or `format`, names the format.
 
-    Parameters
-    ----------
-    model
-        A model.
-    path
-        Its suffix names the format; a further .gz compresses the file.
-    format
-        Name of the format, for a file with another suffix.
-
-    Raises
-    ------
-    ParseError
-        For an unknown format.
-    ModelError
-        If the format cannot hold the model.
+    `model`: a model. `path`: its suffix names the format; a further .gz compresses the file. `format`: name of the
+    format, for a file with another suffix. Raises ParseError for an unknown format. Raises ModelError if the
+    format cannot hold the model.
     """
     chosen = format_of(path, format)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):

@@ -117,20 +117,9 @@ class DensityEstimator:
     def fit(self, X: Any, y: Any = None, *, valid: Any = None) -> Self:
         """Learn from a table.
 
-        Parameters
-        ----------
-        X
-            A 2-D array, a frame, a mapping of columns, or a `Dataset`, which gives training and
-            validation rows.
-        y
-            Ignored.
-        valid
-            Rows that choose settings (or the best step); by default a tenth of the rows.
-
-        Raises
-        ------
-        DataError
-            For an empty table, and for columns or missing values that the method cannot take.
+        `X`: a 2-D array, a frame, a mapping of columns, or a `Dataset`, which gives training and validation rows.
+        `y`: ignored. `valid`: rows that choose settings (or the best step); by default a tenth of the rows. Raises
+        DataError for an empty table, and for columns or missing values that the method cannot take.
         """
         self._as_frame = hasattr(X, "columns") or hasattr(X, "__dataframe__")
         domain: Domain | None = getattr(self, "domain", None)

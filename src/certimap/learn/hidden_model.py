@@ -139,17 +139,8 @@ class HiddenChowLiuModel(Model):
     def add_to(self, builder: CircuitBuilder, leaf: Callable[[int, int], int]) -> int:
         """Add the tree to a circuit.
 
-        Parameters
-        ----------
-        builder
-            Builder of the circuit.
-        leaf
-            Adds and returns the leaf of variable i under latent state z.
-
-        Returns
-        -------
-        int
-            The root.
+        `builder`: builder of the circuit. `leaf`: adds and returns the leaf of variable i under latent state z.
+        Returns the root.
         """
         k = self.n_hidden
         with np.errstate(divide="ignore"):

@@ -221,24 +221,8 @@ class _Settings(LearnerSettings, total=False):
 def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a sum-product network; see `LearnSPN`.
 
-    Parameters
-    ----------
-    data
-        A table (see `certimap.learn.table`), or a `Dataset`.
-    valid
-        Rows that choose the settings; by default a tenth of the rows.
-    rng
-        Seed or generator.
-    **settings
-        Parameters of `LearnSPN`.
-
-    Returns
-    -------
-    Circuit
-
-    Raises
-    ------
-    DataError
-        For an empty table, columns that leaves cannot hold, or settings out of range.
+    `data`: a table (see `certimap.learn.table`), or a `Dataset`. `valid`: rows that choose the settings; by
+    default a tenth of the rows. `rng`: seed or generator. `settings`: parameters of `LearnSPN`. Raises DataError
+    for an empty table, columns that leaves cannot hold, or settings out of range.
     """
     return LearnSPN(random_state=rng, **settings).fit(data, valid=valid).model_
