@@ -43,10 +43,7 @@ class EnumerationState:
 class Exhaustive(Solver):
     """Evaluate every joint state of the query variables; the answer is exact.
 
-    Parameters
-    ----------
-    max_states
-        Refuse larger spaces.
+    `max_states`: refuse larger spaces.
     """
 
     max_states: int = 2**22

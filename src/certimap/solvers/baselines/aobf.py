@@ -194,12 +194,8 @@ class AndOrBestFirst(AndOrSolver):
     Sources: Marinescu and Dechter (2007), 'Best-first AND/OR search for graphical models'; Marinescu, Lee, Dechter
     and Ihler (2018), 'AND/OR search for marginal MAP', for dives and look-aheads. Cost: as `aobb` per node.
 
-    Parameters
-    ----------
-    i_bound, iterations
-        Of the mini-bucket relaxation that bounds the subproblems.
-    dives
-        Whether to alternate expansions with dives.
+    `i_bound`, `iterations`: of the mini-bucket relaxation that bounds the subproblems. `dives`: whether to
+    alternate expansions with dives.
     """
 
     dives: bool = False

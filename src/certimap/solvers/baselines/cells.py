@@ -274,24 +274,16 @@ class Cells(Solver):
     Source: the discretisation that PAC-MAP proposes for continuous queries. Cost: one mass per leaf and cell, then
     the cost of a discrete query.
 
-    Parameters
-    ----------
-    partition
-        "grid": intervals of one width where all but 1e-4 of the mass at each end lies, and one beyond each end.
-        "quantiles": intervals of equal mass, variable by variable. "tree": the leaves of a regression tree of
-        scikit-learn that predicts ln of the density at draws.
-    n_cells
-        Intervals per real variable; for a tree, cells in all.
-    width
-        Width of a grid's intervals, in the units of the variables, one number or one per name; replaces
-        `n_cells`.
-    radius
-        Make the cells of a grid fit into balls of this radius; replaces `width`. If log2 of the density falls by
-        at most L bits per unit of distance, a radius of epsilon / L keeps it constant within about epsilon.
-    n_draws
-        Draws to grow a tree.
-    by
-        The solver for the query over cells: a name, a solver, or "auto".
+    `partition`: "grid": intervals of one width where all but 1e-4 of the mass at each end lies, and one beyond
+    each end. "quantiles": intervals of equal mass, variable by variable. "tree": the leaves of a regression tree
+    of scikit-learn that predicts ln of the density at draws.
+    `n_cells`: intervals per real variable; for a tree, cells in all.
+    `width`: width of a grid's intervals, in the units of the variables, one number or one per name; replaces
+    `n_cells`.
+    `radius`: make the cells of a grid fit into balls of this radius; replaces `width`. If log2 of the density
+    falls by at most L bits per unit of distance, a radius of epsilon / L keeps it constant within about epsilon.
+    `n_draws`: draws to grow a tree.
+    `by`: the solver for the query over cells: a name, a solver, or "auto".
     """
 
     partition: Literal["grid", "quantiles", "tree"] = "grid"

@@ -117,10 +117,7 @@ class BeamSearch(Solver):
 
     Once the time is up, the remaining sums score assignments by their largest term alone.
 
-    Parameters
-    ----------
-    width
-        Assignments per node; 1 is argmax-product.
+    `width`: assignments per node; 1 is argmax-product.
     """
 
     width: int = 8

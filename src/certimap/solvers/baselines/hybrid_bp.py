@@ -35,14 +35,9 @@ class HybridBeliefPropagation(Solver):
     Nuisance variables are summed out before. Query variables send mixed-product messages (Liu and Ihler 2013). The
     method is loopy and proves nothing: decoded assignments are scored exactly, and the best is reported.
 
-    Parameters
-    ----------
-    iterations
-        Largest number of sweeps up and down; the published experiments make 5.
-    damping
-        The weight of the old message in the mean of logs that replaces it, from 0 to below 1.
-    min_change
-        Stop when no belief changes by more than this many nats.
+    `iterations`: largest number of sweeps up and down; the published experiments make 5. `damping`: the weight of
+    the old message in the mean of logs that replaces it, from 0 to below 1. `min_change`: stop when no belief
+    changes by more than this many nats.
     """
 
     iterations: int = 5

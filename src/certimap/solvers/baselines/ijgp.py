@@ -122,10 +122,7 @@ class JoinGraphPropagation(Solver):
     Sources: Dechter, Kask and Mateescu (2002), 'Iterative join-graph propagation'; Marinescu, Dechter and Ihler
     (2014) for marginal MAP. Cost: a pass over each cluster's table per neighbour and sweep.
 
-    Parameters
-    ----------
-    i_bound, iterations
-        The most variables in a separator, and the number of sweeps.
+    `i_bound`, `iterations`: the most variables in a separator, and the number of sweeps.
     """
 
     i_bound: int = 10

@@ -54,18 +54,13 @@ class Itself(Solver):
     It proves nothing. If the model yields no circuit over query and evidence together, it is trained on the one
     query. The defaults come from the published experiments on the Twenty Datasets.
 
-    Parameters
-    ----------
-    hidden
-        Sizes of the hidden layers. None: (64, 32) up to 17 variables, (256, 128) from 294, else (128, 64).
-    learning_rate, batch, rows, epochs
-        Adam's learning rate; evidence rows per step; rows drawn; passes over the rows.
-    refine_steps, refine_rate
-        Steps on the current query, and their learning rate.
-    device
-        "cpu", "cuda" or "cuda:N".
-    train_seed
-        Seed of rows, weights and order. The run's seed is not used, so that one network serves many queries.
+    `hidden`: sizes of the hidden layers. None: (64, 32) up to 17 variables, (256, 128) from 294, else (128, 64).
+    `learning_rate`, `batch`, `rows`, `epochs`: Adam's learning rate; evidence rows per step; rows drawn; passes
+    over the rows.
+    `refine_steps`, `refine_rate`: steps on the current query, and their learning rate.
+    `device`: "cpu", "cuda" or "cuda:N".
+    `train_seed`: seed of rows, weights and order. The run's seed is not used, so that one network serves many
+    queries.
     """
 
     hidden: tuple[int, ...] | None = None

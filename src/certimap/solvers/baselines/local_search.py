@@ -61,12 +61,7 @@ class HillClimb(Solver):
     Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
     categorical variables. A step costs two passes per point if masses are known, else one evaluation per state.
 
-    Parameters
-    ----------
-    restarts
-        The number of starts.
-    batch
-        The number of simultaneous climbs.
+    `restarts`: the number of starts. `batch`: the number of simultaneous climbs.
     """
 
     restarts: int = 32
@@ -141,14 +136,9 @@ class AnnealedGibbs(Solver):
     Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
     categorical variables; a sweep costs one evaluation per chain and state of each variable.
 
-    Parameters
-    ----------
-    chains
-        The number of chains, started from draws (uniform points without a sampler).
-    sweeps
-        The number of times that each variable of a chain is redrawn.
-    hot, cold
-        Temperatures of the first and the last sweep; between them it falls by a constant factor.
+    `chains`: the number of chains, started from draws (uniform points without a sampler). `sweeps`: the number of
+    times that each variable of a chain is redrawn. `hot`, `cold`: temperatures of the first and the last sweep;
+    between them it falls by a constant factor.
     """
 
     chains: int = 32

@@ -52,12 +52,8 @@ class TreeSearch(Solver):
     the partial assignment, and the value of a node is the best completion seen below it. A completion takes the
     conditional mode of each unassigned variable. Two passes over the posterior per simulation.
 
-    Parameters
-    ----------
-    simulations
-        The largest number of completions; the search ends earlier if the whole tree is seen.
-    exploration
-        The weight of the prior against the values seen.
+    `simulations`: the largest number of completions; the search ends earlier if the whole tree is seen.
+    `exploration`: the weight of the prior against the values seen.
     """
 
     simulations: int = 500

@@ -145,25 +145,16 @@ class Frontier(Solver):
     Darwiche (2006) and Mei, Jiang and Tu (2018); the caps and the rule for draws are this project's (see
     `docs/what-a-certificate-means.md`). Cost: about 4 visits of every edge of the circuit per box.
 
-    Parameters
-    ----------
-    draw_share
-        Share of the work for draws from the open boxes, in [0, 1); 0: no draws.
-    first_draws
-        Draws from the whole space before the search.
-    exact_work
-        Edge visits (some tenths of a second) spent on the exact answer in a discrete domain before epsilon and
-        draws may settle the query; 0: stop at the first certificate that meets the request.
-    caps
-        Whether to tighten bounds before the search (on circuits, by the maxima of subcircuits).
-    incumbent
-        Whether to look for a good answer before the search.
-    width
-        In a real domain: continue beyond epsilon until every mode lies in a box with sides of at most this length,
-        in the units of the variables, or until modes are separated; `result.located` is that box. None: stop at
-        epsilon.
-    pace
-        Step sizes.
+    `draw_share`: share of the work for draws from the open boxes, in [0, 1); 0: no draws.
+    `first_draws`: draws from the whole space before the search.
+    `exact_work`: edge visits (some tenths of a second) spent on the exact answer in a discrete domain before
+    epsilon and draws may settle the query; 0: stop at the first certificate that meets the request.
+    `caps`: whether to tighten bounds before the search (on circuits, by the maxima of subcircuits).
+    `incumbent`: whether to look for a good answer before the search.
+    `width`: in a real domain: continue beyond epsilon until every mode lies in a box with sides of at most this
+    length, in the units of the variables, or until modes are separated; `result.located` is that box. None: stop
+    at epsilon.
+    `pace`: step sizes.
     """
 
     draw_share: float = 0.2

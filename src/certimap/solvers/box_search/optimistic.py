@@ -301,10 +301,7 @@ class Doo(Optimistic):
     condition it falls like n^(-1/d), d the near-optimality dimension, and exponentially if d = 0 (Munos 2011,
     theorem 1). Cost: two evaluations and three bounds per cut.
 
-    Parameters
-    ----------
-    lipschitz
-        In bits per unit of distance; None: use bounds of boxes alone.
+    `lipschitz`: in bits per unit of distance; None: use bounds of boxes alone.
     """
 
     lipschitz: float | None = None
@@ -349,10 +346,7 @@ class Soo(Optimistic):
     near-optimality dimension d is 0 (Munos 2011, theorem 2). Without bounds of boxes it proves nothing; with them
     it certifies like `doo`. Cost: two evaluations per cut.
 
-    Parameters
-    ----------
-    max_cuts
-        The search ends after this number of cuts.
+    `max_cuts`: the search ends after this number of cuts.
     """
 
     max_cuts: int = 20_000
@@ -398,13 +392,9 @@ class Hoo(Optimistic):
     near-optimality dimension, or n^(-1/(d+2)) per play (Bubeck et al. 2011, theorem 6). It proves only what bounds
     of boxes prove. Cost: one evaluation and one path of the tree per play.
 
-    Parameters
-    ----------
-    plays
-        The search ends after this number of plays, which is the horizon of the confidence terms.
-    spread, falloff
-        The possible rise of the relative density in the whole space, and its factor per depth; None: 3^(-2/n) for
-        n variables, as near a smooth maximum.
+    `plays`: the search ends after this number of plays, which is the horizon of the confidence terms. `spread`,
+    `falloff`: the possible rise of the relative density in the whole space, and its factor per depth; None:
+    3^(-2/n) for n variables, as near a smooth maximum.
     """
 
     plays: int = 20_000

@@ -457,21 +457,13 @@ class SetElimination(Solver):
     whose bound stays too high is split by the states of one variable. Between eliminations, draws from the open
     boxes may earn the probabilistic certificate.
 
-    Parameters
-    ----------
-    limits
-        Largest rows per set in the successive eliminations of the whole space.
-    split_limit
-        Largest rows per set in the eliminations of parts of the space.
-    n_starts, n_first_draws
-        The number of hill climbs, and of draws from which their starts are chosen.
-    draw_share
-        The share of the work for draws, after the first elimination and if `delta` is positive.
+    `limits`: largest rows per set in the successive eliminations of the whole space.
+    `split_limit`: largest rows per set in the eliminations of parts of the space.
+    `n_starts`, `n_first_draws`: the number of hill climbs, and of draws from which their starts are chosen.
+    `draw_share`: the share of the work for draws, after the first elimination and if `delta` is positive.
 
-    Notes
-    -----
-    Sources: Maua and de Campos (2012), "Anytime marginal MAP inference", for the sets; the outside bounds
-    are this project's. Bounds carry a slack for rounding, far below the tolerance of "exact".
+    Sources: Maua and de Campos (2012), "Anytime marginal MAP inference", for the sets; the outside bounds are this
+    project's. Bounds carry a slack for rounding, far below the tolerance of "exact".
     """
 
     name: ClassVar[str] = "set_elimination"

@@ -33,10 +33,7 @@ def check_settings(i_bound: int, iterations: int) -> None:
 class AndOrSolver(Solver):
     """A search of the AND/OR space of a query, bounded by mini-buckets.
 
-    Parameters
-    ----------
-    i_bound, iterations
-        Of the mini-bucket relaxation, see `wmb`.
+    `i_bound`, `iterations`: of the mini-bucket relaxation, see `wmb`.
     """
 
     i_bound: int = 10

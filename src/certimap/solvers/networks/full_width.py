@@ -176,10 +176,7 @@ class FullWidth(Solver):
     Cost: about three eliminations per box. Networks in which even the sum over everything is too wide are left
     alone.
 
-    Parameters
-    ----------
-    tuning
-        How work is spent.
+    `tuning`: how work is spent.
     """
 
     tuning: Tuning = field(default_factory=Tuning)

@@ -85,20 +85,13 @@ class HybridBestFirst(Solver):
     its work to mini-bucket relaxations of what is left, with larger and larger tables, whose bound stands where it
     is the lower one.
 
-    Parameters
-    ----------
-    quick_entries
-        Eliminate a component at once when that takes at most so many table entries.
-    max_entries
-        Never eliminate one that takes more. 0 (with `quick_entries` 0) leaves everything to the search.
-    exact_work
-        Table entries to visit before epsilon, rather than exactness, decides what is cut.
-    outside_share
-        Of the time left, what toulbar2 gets once in a long search that no elimination will end; its bound is named
-        among the certificate's assumptions. `auto` sets it where the extra is installed and there is a time limit.
+    `quick_entries`: eliminate a component at once when that takes at most so many table entries.
+    `max_entries`: never eliminate one that takes more. 0 (with `quick_entries` 0) leaves everything to the search.
+    `exact_work`: table entries to visit before epsilon, rather than exactness, decides what is cut.
+    `outside_share`: of the time left, what toulbar2 gets once in a long search that no elimination will end; its
+    bound is named among the certificate's assumptions. `auto` sets it where the extra is installed and there is a
+    time limit.
 
-    Notes
-    -----
     After Allouche et al., "Anytime hybrid best-first search with tree decomposition for weighted CSP" (2015), and
     Kolmogorov, "A new look at reweighted message passing" (2015). All costs are exact integers. Cuts: Kolmogorov
     and Rother, "Minimizing nonsubmodular functions with graph cuts" (2007).

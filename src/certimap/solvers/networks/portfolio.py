@@ -92,10 +92,7 @@ class Portfolio(Solver):
     Where a list of assignments, a proof file or the search of one box is wanted, `frontier` (or `set_elimination`)
     runs alone: it alone keeps the books that these need.
 
-    Parameters
-    ----------
-    tuning
-        How turns are shared out.
+    `tuning`: how turns are shared out.
     """
 
     tuning: TurnTuning = field(default_factory=TurnTuning)

@@ -51,12 +51,8 @@ class Toulbar2(Solver):
 
     Source: toulbar2 by Allouche, de Givry, Katsirelos, Schiex, Zytnicki and others (MIT).
 
-    Parameters
-    ----------
-    seconds
-        The most it may take; the run's own time limit holds as well.
-    memory
-        Bytes that its process may hold; None for what the run may hold.
+    `seconds`: the most it may take; the run's own time limit holds as well. `memory`: bytes that its process may
+    hold; None for what the run may hold.
     """
 
     seconds: float = 60.0

@@ -57,16 +57,10 @@ class WeightedMiniBuckets(Solver):
     marginal MAP. Cost: about three passes over all tables per
     iteration.
 
-    Parameters
-    ----------
-    i_bound
-        The most variables in a message: tables have at most one more, apart from those of the model itself. None
-        splits nothing.
-    iterations
-        Quasi-Newton steps; 0 takes the plain mini-bucket bound.
-    bits
-        Log base 2 of the most entries of a table, apart from those of the model itself: where variables have many
-        states, it limits tables as no i-bound does.
+    `i_bound`: the most variables in a message: tables have at most one more, apart from those of the model itself.
+    None splits nothing. `iterations`: quasi-Newton steps; 0 takes the plain mini-bucket bound. `bits`: log base 2
+    of the most entries of a table, apart from those of the model itself: where variables have many states, it
+    limits tables as no i-bound does.
     """
 
     i_bound: int | None = 10

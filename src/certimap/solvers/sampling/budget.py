@@ -22,12 +22,8 @@ DEFAULT_DRAWS = 100_000
 class FixedDraws(Solver):
     """The base of methods with a fixed number of draws.
 
-    Parameters
-    ----------
-    n_draws
-        The number of draws. None: `max_samples`, or 100,000 without it.
-    batch
-        Draws per batch; None: growing batches. The answer does not depend on it.
+    `n_draws`: the number of draws. None: `max_samples`, or 100,000 without it. `batch`: draws per batch; None:
+    growing batches. The answer does not depend on it.
     """
 
     n_draws: int | None = None

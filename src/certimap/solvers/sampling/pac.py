@@ -96,14 +96,9 @@ class Pac(Solver):
     Source: the purely random policy of PAC-MAP. `rule="published"` stops at the draw that the paper prescribes,
     "sharp" (default) a little earlier with the same guarantee.
 
-    Parameters
-    ----------
-    batch
-        Draws per batch; None: growing batches. The answer does not depend on it.
-    rule
-        "sharp" or "published".
-    max_draws
-        Limit if the user gives no `max_samples`. None: 10 million without a `time_limit`, unlimited with one.
+    `batch`: draws per batch; None: growing batches. The answer does not depend on it. `rule`: "sharp" or
+    "published". `max_draws`: limit if the user gives no `max_samples`. None: 10 million without a `time_limit`,
+    unlimited with one.
     """
 
     batch: int | None = None

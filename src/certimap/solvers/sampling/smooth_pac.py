@@ -90,19 +90,13 @@ class SmoothPac(Solver):
     draws. A Lipschitz constant lets the draws certify sooner; the certificate then states that assumption.
     Source: the smooth policy of PAC-MAP.
 
-    Parameters
-    ----------
-    radius
-        Sweep all points within this many changed categorical variables. The Lipschitz assumption has the same
-        radius (in a real domain, a Euclidean distance).
-    period
-        Draws between sweeps. None: the number of points in a ball, at least 250, so that sweeping costs no more
-        than drawing; later sweeps then come in groups, after every 1/64 of the draws made so far.
-    lipschitz
-        Assume that log2 p falls by at most this many bits per changed variable (per unit of Euclidean
-        distance in a real domain) around the mode; None: no assumption.
-    batch, rule, max_draws
-        As in `Pac`.
+    `radius`: sweep all points within this many changed categorical variables. The Lipschitz assumption has the
+    same radius (in a real domain, a Euclidean distance).
+    `period`: draws between sweeps. None: the number of points in a ball, at least 250, so that sweeping costs no
+    more than drawing; later sweeps then come in groups, after every 1/64 of the draws made so far.
+    `lipschitz`: assume that log2 p falls by at most this many bits per changed variable (per unit of Euclidean
+    distance in a real domain) around the mode; None: no assumption.
+    `batch`, `rule`, `max_draws`: as in `Pac`.
     """
 
     radius: float = 1
