@@ -23,7 +23,7 @@ from certimap.errors import SolverError
 from certimap.kernels.notice import announce_compilation
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, seed_of
-from certimap.solvers.history import is_on_terminal
+from certimap.solvers.record import is_on_terminal
 from certimap.solvers.request import QuerySettings, Request
 
 if TYPE_CHECKING:

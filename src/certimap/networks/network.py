@@ -13,13 +13,13 @@ from certimap.core.control import Limits
 from certimap.core.domain import Domain
 from certimap.core.model import Model, conversions
 from certimap.errors import ModelError
-from certimap.networks.elimination import Elimination
 from certimap.networks.factor import Factor, add_logs
 from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
     from certimap.core.query import Query
+    from certimap.networks.orders import Elimination
 
 
 class Network(Model):

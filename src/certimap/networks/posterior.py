@@ -30,8 +30,8 @@ from certimap.networks.conditional import (
     work_of,
 )
 from certimap.networks.network import Network
-from certimap.networks.placed_tree import PlacedTree, restricted
 from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
+from certimap.networks.relaxation.decoding import PlacedTree, restricted
 from certimap.networks.relaxation.split_tree import (
     PassClock,
     RelaxationPlan,

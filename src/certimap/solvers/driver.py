@@ -21,12 +21,10 @@ from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Effort, Solver
-from certimap.solvers.history import History
 from certimap.solvers.interrupts import interruptible
-from certimap.solvers.record import draft, unproved
+from certimap.solvers.record import History, draft, located_by, ties_of, unproved
 from certimap.solvers.registry import resolve
 from certimap.solvers.request import Request
-from certimap.solvers.ties import located_by, ties_of
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000

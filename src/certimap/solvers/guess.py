@@ -23,21 +23,39 @@ class OneStepState:
     done: bool = False
 
 
-class OnePoint(Solver):
-    """The base of heuristics that report one point; subclasses define `point`."""
+class Heuristic(Solver):
+    """The base of solvers that propose points without proof."""
 
     family: ClassVar[Family] = "heuristic"
     heuristic: ClassVar[bool] = True
 
-    @abstractmethod
-    def point(self, posterior: Any) -> Points:
-        """Return the answer, shape (1, n)."""
+
+class LabelHeuristic(Heuristic):
+    """The base of heuristics that change labels one by one."""
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse real variables and counts."""
+        if posterior.domain.is_discrete:
+            return None
+        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
+
+
+class OneStep(Heuristic):
+    """The base of heuristics that end after one step."""
 
     def init(
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OneStepState:
         self.refuse_boxes(boxes)
         return OneStepState(posterior)
+
+
+class OnePoint(OneStep):
+    """The base of heuristics that report one point; subclasses define `point`."""
+
+    @abstractmethod
+    def point(self, posterior: Any) -> Points:
+        """Return the answer, shape (1, n)."""
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
         ledger.candidates(self.point(state.posterior))

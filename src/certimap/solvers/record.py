@@ -1,7 +1,11 @@
-"""The part of a proof that a run provides: the coverage of all assignments but the answer."""
+"""What a run reports beside its answer: its history, its part of a proof, equal answers, and located modes."""
 
 from __future__ import annotations
 
+import math
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,107 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
-from certimap.core.result import Certificate, CertificateKind, Rule
+from certimap.core.box import Points
+from certimap.core.domain import Label, Real
+from certimap.core.posterior import Posterior
+from certimap.core.result import Certificate, CertificateKind, HistoryEntry, Rule
+from certimap.solvers.base import Solver
+
+MAX_ENTRIES = 512
+SHOW_AFTER_SECONDS = 0.5
+
+
+def is_on_terminal() -> bool:
+    """Whether standard error is a terminal, where progress is shown by default."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+class History:
+    """Records a run's moments; keeps at most 512 by dropping every other one and halving the rate.
+
+    Used as a context manager, which closes the progress line.
+    """
+
+    def __init__(
+        self, ledger: Ledger, started: float, progress: bool | Callable[[HistoryEntry], None] | None = None
+    ) -> None:
+        self.entries: list[HistoryEntry] = []
+        self._ledger = ledger
+        self._started = started
+        self._stride = 1
+        self._n_calls = 0
+        self._n_nodes = 0
+        self._listener = progress if callable(progress) else None
+        is_shown = progress is True or (progress is None and is_on_terminal())
+        self._line = _ProgressLine(started) if is_shown else None
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def record(self, n_nodes: int | None = None, *, force: bool = False) -> None:
+        """Record this moment unless thinning skips it; None repeats the last count of search nodes."""
+        self._n_calls += 1
+        if n_nodes is not None:
+            self._n_nodes = n_nodes
+        if not force and self._n_calls % self._stride and self._listener is None and self._line is None:
+            return
+        entry = self._moment()
+        if self._listener is not None:
+            self._listener(entry)
+        if self._line is not None:
+            self._line.show(entry)
+        if force or self._n_calls % self._stride == 0:
+            self.entries.append(entry)
+        if len(self.entries) > MAX_ENTRIES:
+            del self.entries[1::2]
+            self._stride *= 2
+
+    def _moment(self) -> HistoryEntry:
+        ledger = self._ledger
+        open_mass = ledger.log_residual if ledger.log_open_mass is None else ledger.log_open_mass
+        return HistoryEntry(
+            seconds=time.perf_counter() - self._started,
+            n_draws=ledger.n_draws,
+            n_evaluations=ledger.n_evaluations,
+            log_prob=ledger.best_log_prob,
+            log_upper_bound=ledger.log_upper_bound,
+            log_open_mass=open_mass,
+            n_nodes=self._n_nodes,
+        )
+
+
+class _ProgressLine:
+    """One line on standard error, shown if a run takes a while."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._status: Any = None
+        self._last = 0.0
+
+    def show(self, entry: HistoryEntry) -> None:
+        now = time.perf_counter()
+        if now - self._started < SHOW_AFTER_SECONDS or now - self._last < 0.1:
+            return
+        self._last = now
+        upper = f"{entry.log_upper_bound:.4f}" if math.isfinite(entry.log_upper_bound) else "unknown"
+        text = (
+            f"best ln p {entry.log_prob:.4f}, upper bound {upper}, {entry.n_draws:,} draws, "
+            f"{entry.n_evaluations:,} evaluations, {entry.seconds:.0f} s"
+        )
+        if self._status is None:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
 
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
@@ -61,3 +165,62 @@ def _refusal(certificate: Certificate) -> str | None:
 def unproved(reason: str) -> Proof:
     """Return a placeholder proof that holds the reason why there is none."""
     return Proof({"method": "none", "no_proof": reason}, {})
+
+
+MAX_PEAKS = 64  # points of the answer's height that are compared
+N_BETWEEN = 15  # places between two points where a dip is tested
+DIP = 100.0  # tolerances by which the density must dip between two peaks
+
+
+def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
+    """Return the other assignments as probable as the answer; None unless all are known.
+
+    For a density: the other peaks found with the same height, or None if there are none.
+    """
+    best = ledger.best_log_prob
+    margin = math.log1p(ledger.tolerance)
+    if best == -math.inf or ledger.atoms.two_sided:
+        return None
+    is_density = ledger.posterior.facts.is_density
+    if not is_density and ledger.log_unseen_bound >= best - margin:
+        return None
+    ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
+    ids = ids[ids != ledger.best[0][1]]
+    if not len(ids):
+        return None if is_density else []
+    points = ledger.atoms.points(ids)
+    if is_density:
+        answer = ledger.best_point
+        assert answer is not None
+        points = _other_peaks(ledger.posterior, answer, points[:MAX_PEAKS], best - DIP * margin)
+    ties = [solver.decode(ledger.posterior, point) for point in points]
+    return None if is_density and not ties else ties
+
+
+def _other_peaks(posterior: Posterior, answer: Points, points: Points, log_low: float) -> Points:
+    """Return the points on separate peaks: the density dips between each two of them."""
+    kept = [answer]
+    for point in points:
+        if all(_is_apart(posterior, point, other, log_low) for other in kept):
+            kept.append(point)
+    return np.array(kept[1:]).reshape(-1, len(answer))
+
+
+def _is_apart(posterior: Posterior, a: Points, b: Points, log_low: float) -> bool:
+    discrete = posterior.domain.n_states > 0
+    if np.any(a[discrete] != b[discrete]):
+        return True
+    shares = np.arange(1, N_BETWEEN + 1)[:, None] / (N_BETWEEN + 1)
+    return bool(np.min(posterior.log_prob(a + shares * (b - a))) < log_low)
+
+
+def located_by(ledger: Ledger) -> dict[str, tuple[float, float]] | None:
+    """Return the intervals, by variable name, that hold all modes."""
+    if ledger.located is None:
+        return None
+    low, high = ledger.located
+    return {
+        variable.name: (float(low[i]), float(high[i]))
+        for i, variable in enumerate(ledger.domain)
+        if isinstance(variable, Real)
+    }

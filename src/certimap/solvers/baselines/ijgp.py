@@ -18,7 +18,8 @@ from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
+from certimap.solvers.guess import Heuristic
 from certimap.solvers.networks.aobb import check_settings
 
 Floats = NDArray[np.float64]
@@ -112,7 +113,7 @@ class JoinGraphState:
 
 
 @dataclass(frozen=True)
-class JoinGraphPropagation(Solver):
+class JoinGraphPropagation(Heuristic):
     """Pass messages on a join graph of clusters of at most `i_bound` + 1 variables; an answer without a claim.
 
     Each sweep sends every message once in both directions, damped; nuisance variables are summed before query
@@ -130,8 +131,6 @@ class JoinGraphPropagation(Solver):
 
     name: ClassVar[str] = "ijgp"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self.i_bound, self.iterations)

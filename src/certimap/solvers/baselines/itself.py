@@ -14,7 +14,8 @@ from certimap.circuits.torch_install import device_of, is_installed, torch
 from certimap.core.control import Limits
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
+from certimap.solvers.guess import Heuristic
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -44,7 +45,7 @@ class ItselfState:
 
 
 @dataclass(frozen=True)
-class Itself(Solver):
+class Itself(Heuristic):
     """Inference-time self-supervised training (Arya et al. 2024); needs PyTorch (`pip install 'certimap[torch]'`).
 
     A perceptron maps evidence to one distribution per query variable. Its loss is minus ln of the circuit's
@@ -75,8 +76,6 @@ class Itself(Solver):
 
     name: ClassVar[str] = "itself"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         sizes, passes = (self.batch, self.rows, *(self.hidden or ())), (self.epochs, self.refine_steps)

@@ -13,7 +13,8 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.errors import SolverError
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
+from certimap.solvers.guess import LabelHeuristic
 
 
 def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.float64]:
@@ -55,7 +56,7 @@ class ClimbState:
 
 
 @dataclass(frozen=True)
-class HillClimb(Solver):
+class HillClimb(LabelHeuristic):
     """From several starts, repeats the one-variable change that raises the probability most, until none does.
 
     Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
@@ -68,17 +69,10 @@ class HillClimb(Solver):
     batch: int = 32
 
     name: ClassVar[str] = "hill_climb"
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.restarts, self.batch) < 1:
             raise SolverError(f"restarts={self.restarts!r}, batch={self.batch!r}; expected at least 1 of each")
-
-    def unsuited(self, posterior: Posterior) -> str | None:
-        if posterior.domain.is_discrete:
-            return None
-        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
     def effort(self, state: ClimbState) -> Effort:
         return Effort(work=state.n_steps)
@@ -130,7 +124,7 @@ class ChainState:
 
 
 @dataclass(frozen=True)
-class AnnealedGibbs(Solver):
+class AnnealedGibbs(LabelHeuristic):
     """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
 
     Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
@@ -147,19 +141,12 @@ class AnnealedGibbs(Solver):
     cold: float = 0.05
 
     name: ClassVar[str] = "mcmc"
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.chains, self.sweeps) < 1:
             raise SolverError(f"chains={self.chains!r}, sweeps={self.sweeps!r}; expected at least 1 of each")
         if not 0.0 < self.cold <= self.hot < np.inf:
             raise SolverError(f"hot={self.hot!r}, cold={self.cold!r}; expected 0 < cold <= hot")
-
-    def unsuited(self, posterior: Posterior) -> str | None:
-        if posterior.domain.is_discrete:
-            return None
-        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
     def effort(self, state: ChainState) -> Effort:
         return Effort(work=state.n_sweeps)

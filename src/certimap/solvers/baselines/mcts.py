@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
-from certimap.core.posterior import Capability, Masses, Posterior
+from certimap.core.posterior import Capability, Masses
 from certimap.errors import SolverError
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
+from certimap.solvers.guess import LabelHeuristic
 
 ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completion
 
@@ -45,7 +46,7 @@ class MctsState:
 
 
 @dataclass(frozen=True)
-class TreeSearch(Solver):
+class TreeSearch(LabelHeuristic):
     """Walks down a tree of partial assignments by the PUCT rule, and completes the assignment that it reaches.
 
     A node branches on its most uncertain variable. The prior of a state is its exact conditional probability given
@@ -61,19 +62,12 @@ class TreeSearch(Solver):
 
     name: ClassVar[str] = "mcts"
     needs: ClassVar[tuple[Capability, ...]] = (Masses,)
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.simulations < 1:
             raise SolverError(f"simulations={self.simulations!r}; expected at least 1")
         if not 0.0 <= self.exploration < np.inf:
             raise SolverError(f"exploration={self.exploration!r}; expected a number, at least 0")
-
-    def unsuited(self, posterior: Posterior) -> str | None:
-        if posterior.domain.is_discrete:
-            return None
-        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
     def effort(self, state: MctsState) -> Effort:
         return Effort(n_nodes=state.n_simulations)

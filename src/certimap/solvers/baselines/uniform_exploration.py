@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from certimap.solvers.sampling.budget import FixedDraws
+from certimap.solvers.sampling.pac import FixedDraws
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Purely random PAC-MAP (pi_R): draw until the draws certify the best one."""
+"""PAC-MAP by random draws: until they certify the best one (pi_R), or a fixed number of them (pi_B)."""
 
 from __future__ import annotations
 
@@ -127,3 +127,54 @@ class Pac(Solver):
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))
         return DrawState(state.stream, done=ledger.remaining_draws == 0)
+
+
+DEFAULT_DRAWS = 100_000
+
+
+@dataclass(frozen=True)
+class FixedDraws(Solver):
+    """The base of methods with a fixed number of draws.
+
+    `n_draws`: the number of draws. None: `max_samples`, or 100,000 without it. `batch`: draws per batch; None:
+    growing batches. The answer does not depend on it.
+    """
+
+    n_draws: int | None = None
+    batch: int | None = None
+
+    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
+    family: ClassVar[Family] = "sampling"
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch)
+        if self.n_draws is not None and self.n_draws < 1:
+            raise SolverError(f"n_draws is {self.n_draws}; expected a positive number of draws")
+
+    def judging(self) -> Judging:
+        n_draws = DEFAULT_DRAWS if self.n_draws is None else self.n_draws
+        return Judging(early_stop=False, max_draws=n_draws)
+
+    def init(
+        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> DrawState:
+        return DrawState(DrawStream(posterior, rng, boxes))
+
+    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
+        n = next_batch(state.stream, self.batch, ledger)
+        if self.n_draws is not None:
+            n = min(n, self.n_draws - ledger.n_draws)
+        ledger.draws(state.stream.take(n))
+        enough = self.n_draws is not None and ledger.n_draws >= self.n_draws
+        return DrawState(state.stream, enough or ledger.remaining_draws == 0)
+
+
+@dataclass(frozen=True)
+class FixedBudget(FixedDraws):
+    """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
+
+    No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
+    Source: the fixed-budget policy of PAC-MAP; dominated pairs are left out.
+    """
+
+    name: ClassVar[str] = "budget"
