@@ -8,6 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.bounds import SLACK, round_up
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import Draws, Masses, Posterior, Probes
 from certimap.core.probing import answers_in
@@ -48,12 +49,19 @@ def check_values(
         return
     boxes = _boxes(rng, truth)
     batch = Boxes(posterior.domain, np.stack([np.concatenate(masks) for masks in boxes]))
-    masses, bounds = posterior.log_mass(batch), answers_in(posterior, batch).log_bound
+    masses, bounds = posterior.log_mass(batch), _raised(posterior, answers_in(posterior, batch).log_bound)
     for masks, mass, bound in zip(boxes, masses, bounds, strict=True):
         _check_box(report, truth, masks, float(mass), float(bound), path)
     few = batch[: N_WIDE if len(truth.sizes) <= 20 else 1]
-    each = posterior.log_mass_each(few), np.where(few.mask, answers_in(posterior, few).each_bound, np.inf)
+    each_bound = _raised(posterior, answers_in(posterior, few).each_bound)
+    each = posterior.log_mass_each(few), np.where(few.mask, each_bound, np.inf)
     _check_each(report, truth, boxes, each, rng, path)
+
+
+def _raised(posterior: Posterior, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a prober's bounds as the ledger takes them: raised by what the posterior's logs may round by."""
+    floor = max(SLACK, posterior.facts.log_slack)
+    return np.array([round_up(b, floor) for b in log_bounds.ravel()]).reshape(log_bounds.shape)
 
 
 def _check_points(
