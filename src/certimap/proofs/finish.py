@@ -62,23 +62,33 @@ def of_network(
         if not is_drawn and looks_too_wide(scopes, {v: int(checked.sizes[v]) for scope in scopes for v in scope}):
             return wide(model, query, result, max_bytes, seconds)
         layout = BucketLayout.of(checked, budget)
+        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
+        has_sums = bool({v for scope in scopes for v in scope} - set(checked.queried))
+        own = _own_value(result, value_at(checked, points[0], -1, layout.order)) if has_sums else {}
     except (Rejected, ModelError) as reason:
         if not is_drawn:
             return wide(model, query, result, max_bytes, seconds)
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
-    if is_drawn or "no_proof" in draft.meta:
+    if "no_proof" in draft.meta:
         return draft
+    if is_drawn:
+        return Proof(draft.meta | own, draft.arrays)
     arrays: dict[str, NDArray[Any]] | None = {}
-    has_sums = bool({v for table in checked.tables for v in table.scope} - set(checked.queried))
     if has_sums and result.seconds >= EASY:
         from certimap.proofs.vectors import recorded
 
-        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
         claim = result.certificate.epsilon, result.certificate.tolerance
         arrays = recorded(ProofBuckets.of(checked, layout, budget), points, *claim, max_bytes)
     if arrays is None:
         return Proof({"method": "none", "no_proof": NOT_ELIMINATED.format(seconds, max_bytes)}, {})
-    return Proof({**draft.meta, "method": "vectors"}, arrays)
+    return Proof({**draft.meta, **own, "method": "vectors"}, arrays)
+
+
+def _own_value(result: MapResult, log_value: float) -> Record:
+    """Return the claim of an answer between two sides: the value that the checker finds, not the lower side."""
+    log_joint = result.log_joint
+    is_equal = log_joint is not None and abs(log_value - log_joint) <= 1e-9 * (1.0 + abs(log_value))
+    return {} if is_equal else {"claim": {"log_joint": log_value}}
 
 
 def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
@@ -95,9 +105,7 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
         order = {"order": np.array(order_of_values(checked, control), np.int32)}
         values = [value_at(checked, point, -1, order["order"].tolist()) for point in points]
         log_value = min(values)
-        # An answer whose value is known between two sides is worth what the checker finds, not its lower side.
-        own = {"log_joint": values[0]} if abs(values[0] - (result.log_joint or 0.0)) > 1e-9 else {}
-        draft = Proof({"method": "steps", "claim": own} if own else {"method": "steps"}, {})
+        draft = Proof({"method": "steps", **_own_value(result, values[0])}, {})
         if certificate.kind is CertificateKind.NONE:
             found, stated = bounded(checked, Script(math.inf, control, max_bytes)), {}
         else:
@@ -113,7 +121,8 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
                 return Proof(draft.meta, order | found[0])
             stated = {"certified": {"kind": certificate.kind.value, "epsilon": certificate.epsilon}}
         if found is not None and found[1] < math.inf:
-            claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1], **own}
+            claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+            claim |= draft.meta.get("claim", {})
             return Proof({"method": "steps", "claim": claim, **stated}, order | found[0])
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})

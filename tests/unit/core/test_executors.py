@@ -145,6 +145,22 @@ def test_processes_of_this_machine_answer_as_one(asia):
     assert told(cm.map_query(asia, ["lung"], rows, rng=1, n_jobs=2)) == told(alone)
 
 
+def test_rows_from_processes_bring_their_proofs(asia, monkeypatch):
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)  # however busy the machine is
+    rows = frame(3)
+    results = cm.map_query(asia, ["lung", "bronc"], rows, rng=1, epsilon=0.0, proof=True, n_jobs=2)
+    assert len(results) == len(rows)
+    for result, row in zip(results, rows.to_dict("records"), strict=True):
+        alone = cm.map_query(asia, ["lung", "bronc"], row, rng=result.seed, epsilon=0.0, proof=True)
+        assert cm.check(asia, result.proof).accepted
+        assert np.array_equal(result.proof.arrays["log_weights"], alone.proof.arrays["log_weights"])
+        label = next(s for s in asia.domain["lung"].states if s != result.assignment["lung"])
+        forged = cm.Proof(
+            {**result.proof.meta, "answer": {**result.assignment, "lung": label}}, result.proof.arrays
+        )
+        assert not cm.check(asia, forged).accepted
+
+
 def interrupt_the_caller(payload, task):
     if task == 1:
         threading.Event().wait(0.2)

@@ -12,6 +12,7 @@ from certimap.core.query import make_query
 from certimap.networks import posterior
 from certimap.networks.factor import Factor
 from certimap.networks.posterior import TwoSidedNetworkPosterior
+from certimap.proofs import finish
 from certimap.testing import check_posterior
 
 
@@ -86,3 +87,28 @@ def test_what_was_refused_is_answered(monkeypatch):
     assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
     with pytest.raises(cm.SolverError, match="too wide for that; use solver='auto'"):
         cm.map_query(network, ["0", "1", "2"], solver="aobb", **limits)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("seed", [1, 3])
+def test_an_answer_between_two_sides_is_proved(seed, is_wide, monkeypatch):
+    """The proof claims the value that the checker finds, which lies above the answer's lower side."""
+    monkeypatch.setattr(from_wide_networks, "MAX_POINT_WORK", 10.0)
+    monkeypatch.setattr(from_wide_networks, "MAX_SUMMED", 1)
+    monkeypatch.setattr(finish, "LEAST_SECONDS", 600.0)  # however busy the machine is
+    monkeypatch.setattr(finish, "looks_too_wide", lambda scopes, sizes: is_wide)
+    network = random_network(np.random.default_rng(seed), zeros=0.0)
+    limits = {"max_edges": 20, "epsilon": 0.3, "delta": 0.0, "rng": 0, "max_nodes": 200}
+    result = cm.map_query(network, ["0", "1", "2"], proof=True, **limits)
+    assert result.certified
+    proof = result.proof
+    assert proof.meta["method"] == ("steps" if is_wide else "vectors")
+    assert proof.meta["claim"]["log_joint"] > result.log_joint + 0.1
+    assert cm.check(network, proof).accepted
+    point = [list(result.assignment.values())]
+    assert proof.meta["claim"]["log_joint"] == pytest.approx(exact_values(network, ["0", "1", "2"], point)[0])
+    for label in set(range(int(network.domain.n_states[0]))) - {result.assignment["0"]}:
+        forged = cm.Proof({**proof.meta, "answer": {**result.assignment, "0": label}}, proof.arrays)
+        assert not cm.check(network, forged).accepted
+    claim = {**proof.meta["claim"], "log_joint": result.log_joint}
+    assert not cm.check(network, cm.Proof({**proof.meta, "claim": claim}, proof.arrays)).accepted
