@@ -2,7 +2,7 @@
 
 It outlives this process if that ends first, until it has compiled what was requested: the kernels are on disk then
 for the next one. Requests pass through a file, so that neither process waits for the other. The last one is served
-first.
+first. Of several such processes one at a time compiles for a folder, and none repeats another's work.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, BinaryIO
 
+fcntl: Any = import_module("fcntl") if os.name == "posix" else None
+
 IDLE = 3.0  # seconds without a request after which the process ends
+NICE = 5  # how much less urgent it is than its parent
 _TICK = 0.02  # seconds between two looks for requests
 _HEAD = 8  # bytes for the length of a request
 _lock = threading.Lock()
@@ -62,12 +66,15 @@ def _start() -> tuple[subprocess.Popen[bytes], int]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
         start_new_session=True,  # so that Ctrl-C does not reach it
     )
+    threading.Thread(target=process.wait, daemon=True).start()  # leaves no zombie
     atexit.register(setattr, process, "returncode", 0)  # it may outlive this process, without a warning
     return process, number
 
 
 def serve(path: str) -> None:
     """Compile the requests in a file, to which another process adds."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
     waiting: list[bytes] = []
     looked = time.monotonic()
     with open(path, "rb") as file:
@@ -75,15 +82,39 @@ def serve(path: str) -> None:
             os.unlink(path)
         while waiting or time.monotonic() < looked + IDLE:
             waiting += _requests(file)
-            if not waiting:
+            if not waiting or not _serve_last(waiting[-1]):
                 time.sleep(_TICK)
                 continue
-            module, name, signature = pickle.loads(waiting.pop())
-            kernel: Any = getattr(import_module(module), name)
+            waiting.pop()
+            looked = time.monotonic()
+
+
+def _serve_last(request: bytes) -> bool:
+    """Compile one request; return False if another process compiles into the folder now."""
+    module, name, signature = pickle.loads(request)
+    kernel: Any = getattr(import_module(module), name)
+    with _lone(kernel._cache.cache_path) as is_alone:
+        if is_alone and not kernel._cache.has(signature, kernel.targetctx):
             kernel.compile(signature)
             if not kernel._cache.has(signature, kernel.targetctx):
                 sys.exit("the kernel could not be kept")
-            looked = time.monotonic()
+    return is_alone
+
+
+@contextmanager
+def _lone(folder: str) -> Generator[bool]:
+    """Keep other such processes from compiling into a folder; yield False if one does already."""
+    if fcntl is None:
+        yield True
+        return
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "compiling.lock"), "ab") as file:  # the system unlocks it when a process ends
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def _requests(file: BinaryIO) -> list[bytes]:

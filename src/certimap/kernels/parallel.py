@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextvars import copy_context
 from itertools import count
 from queue import SimpleQueue
 
@@ -32,6 +33,7 @@ class _Job:
         self.errors: list[BaseException] = []
         self.is_stopped = False
         self.news: SimpleQueue[None] = SimpleQueue()
+        self.context = copy_context()  # with the caller's control
 
     def help(self) -> None:
         """Process blocks until none is left; record each at its start and its end."""
@@ -80,7 +82,8 @@ class _Helpers:
 
 def _serve(queue: SimpleQueue[_Job]) -> None:
     while True:
-        queue.get().help()
+        job = queue.get()
+        job.context.copy().run(job.help)
 
 
 _helpers: dict[int, _Helpers] = {}  # by process

@@ -2,8 +2,8 @@
 
 A call is small if its arrays are. A kernel has `patience` seconds as Python; the call that reaches them is undone,
 and repeated by compiled code. `plain` gives the numbers of compiled code bit for bit, so no answer depends on when
-compilation ends. Where a time limit is near, the calling thread does not compile but waits for the other process
-until the limit.
+compilation ends. Near a time limit the calling thread does not compile: it runs Python, or waits if the arrays are
+huge, until the other process has compiled the kernel or the time is up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import current_control
+from certimap.core.control import Control, current_control
 from certimap.kernels import background
 from certimap.kernels.notice import compiling
 from certimap.kernels.plain import NotPlain, plain, run_plain
 
 ENTRIES = 50_000  # of all arrays of a call that may run as Python
+MOST_ENTRIES = 1_000_000  # of those of a call that may run as Python instead of waiting
 patience = 0.3  # seconds of processor time of a kernel as Python
 GRACE = 0.3  # seconds of a kernel as Python after the end of the time limit
 longest = 30.0  # seconds that compiling a kernel may take, on a busy machine
@@ -45,6 +46,8 @@ class Tier:
         self._kernel, self._compile = kernel, kernel._compile_for_args
         self._spent = 0.0
         self._requested: set[tuple[Any, ...]] = set()
+        self._urgent: set[tuple[Any, ...]] = set()
+        self._is_refused = False  # whether Python raised an exception
         self._copy: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Callable[..., Any]:
@@ -54,55 +57,72 @@ class Tier:
         try:
             self._copy = self._copy or plain(self._kernel.py_func)
         except NotPlain:
-            compiling()
-            return self._compile(*arguments)
-        if self._spent < patience and sum(array.size for array in _arrays(arguments)) <= ENTRIES:
+            return self._compiled(signature, *arguments)
+        if self._spent < patience and _size(arguments) <= ENTRIES:
             if signature not in self._requested:
                 self._requested.add(signature)
                 background.compile_soon(self._kernel, signature)
             return functools.partial(
-                self._tried, patience - self._spent, functools.partial(self._compiled, signature)
+                self._tried,
+                _BUSY * (patience - self._spent),
+                lambda: False,
+                functools.partial(self._compiled, signature),
             )
         return self._compiled(signature, *arguments)
 
     def _is_on_disk(self, signature: tuple[Any, ...]) -> bool:
         return self._kernel._cache.has(signature, self._kernel.targetctx)
 
-    def _tried(self, seconds: float, otherwise: Callable[..., Any], *arguments: Any) -> Any:
+    def _tried(
+        self, seconds: float, is_needless: Callable[[], bool], otherwise: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """Return the result of a call as Python; of what `otherwise` returns if that takes too long or raises."""
         kept = [(array, array.copy()) for array in _arrays(arguments) if array.flags.writeable]
         started = time.thread_time()
         assert self._copy is not None
         try:
-            return _within(_BUSY * seconds, self._copy, arguments)
+            return _within(seconds, is_needless, self._copy, arguments)
         except BaseException as error:
             for array, content in kept:
                 array[...] = content
             if not isinstance(error, (Exception, _Undone)):  # the user interrupts
                 raise
-            self._spent = patience  # Python raises for a division by zero, for instance
+            self._spent = patience
+            self._is_refused |= isinstance(error, Exception)  # of a division by zero, for instance
         finally:
             self._spent += time.thread_time() - started
         return otherwise(*arguments)(*arguments)
 
     def _compiled(self, signature: tuple[Any, ...], *arguments: Any) -> Callable[..., Any]:
-        """Return compiled code, or Python for the last steps after a time limit.
+        """Return compiled code; near a time limit Python, as long as there is none."""
+        control = current_control()
+        if control is None or control.seconds_left > longest or not self._is_served(signature):
+            compiling()
+            return self._compile(*arguments)
+        wait = functools.partial(self._awaited, signature, control, control.is_late)
+        if self._copy is None or self._is_refused or _size(arguments) > MOST_ENTRIES:
+            return wait(*arguments)
+        is_on_disk = functools.partial(self._is_on_disk, signature)
+        return functools.partial(self._tried, control.seconds_left + GRACE, is_on_disk, wait)
 
-        Raises TimeUp if the limit ends the wait for another process.
+    def _is_served(self, signature: tuple[Any, ...]) -> bool:
+        """Whether another process compiles the kernel, before all that was requested earlier."""
+        if signature in self._urgent:
+            return background.is_at_work()
+        self._urgent.add(signature)
+        return background.compile_soon(self._kernel, signature)
+
+    def _awaited(
+        self, signature: tuple[Any, ...], control: Control, is_last_step: bool, *arguments: Any
+    ) -> Callable[..., Any]:
+        """Return compiled code when it is on disk.
+
+        Raises TimeUp if the limit ends the wait, unless the call is a last step after it or must not end early.
         """
         compiling()
-        control = current_control()
-        if (
-            control is None
-            or control.seconds_left > longest
-            or not background.compile_soon(self._kernel, signature)
-        ):
-            return self._compile(*arguments)
-        last_steps = control.is_late
         while background.is_at_work() and not self._is_on_disk(signature):
-            if control.is_late and (last_steps or control.busy):
-                return functools.partial(self._tried, GRACE, self._compile)
-            control.check("compiling kernels")
+            if not (control.is_late and (is_last_step or control.busy)):
+                control.check("compiling kernels")
             time.sleep(_TICK)
         return self._compile(*arguments)
 
@@ -122,20 +142,27 @@ def _arrays(values: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
             yield from _arrays(cast(tuple[Any, ...], value))
 
 
+def _size(arguments: tuple[Any, ...]) -> int:
+    return sum(array.size for array in _arrays(arguments))
+
+
 class _Undone(BaseException):
     """Raised inside a Python run whose time is up."""
 
 
 _lock = threading.Lock()
 _awake = threading.Event()
-_running: dict[object, tuple[int, float]] = {}  # thread, and end by time.perf_counter(), of each Python run
+# Of each Python run: its thread, its end by time.perf_counter(), and whether it is needless by now.
+_running: dict[object, tuple[int, float, Callable[[], bool]]] = {}
 _raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
-def _within(seconds: float, copy: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Return a call's result, or raise _Undone when `seconds` have passed."""
+def _within(
+    seconds: float, is_needless: Callable[[], bool], copy: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Return a call's result, or raise _Undone when `seconds` have passed or it is needless."""
     run, thread = object(), threading.get_ident()
-    _running[run] = (thread, time.perf_counter() + seconds)
+    _running[run] = (thread, time.perf_counter() + seconds, is_needless)
     _watch()
     _awake.set()
     try:
@@ -159,8 +186,8 @@ def _end_runs() -> None:
         while _running:
             time.sleep(_TICK)
             with _lock:
-                for run, (thread, end) in list(_running.items()):
-                    if time.perf_counter() >= end:
+                for run, (thread, end, is_needless) in list(_running.items()):
+                    if time.perf_counter() >= end or is_needless():
                         del _running[run]
                         _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from certimap.core.control import Control, controlled_by, current_control
 from certimap.kernels.parallel import for_blocks
 
 
@@ -52,6 +54,15 @@ def test_tasks_may_share_blocks_out_themselves():
 
     for_blocks(row, 20, 1, 3)
     assert np.all(seen == 1)
+
+
+def test_helpers_see_the_control_of_the_caller():
+    seen = []
+    for control in (Control(), Control()):  # the second time the helpers are there
+        with controlled_by(control):
+            for_blocks(lambda start, stop: (time.sleep(0.001), seen.append(current_control())), 20, 1, 4)
+        assert [found is control for found in seen] == [True] * 20
+        seen.clear()
 
 
 INTERRUPTED = """

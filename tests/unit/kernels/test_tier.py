@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from certimap.core.control import Control, TimeUp, controlled_by
-from certimap.kernels import background, notice, tier
+from certimap.kernels import background, hashing, notice, tier
 from certimap.kernels.jit import jit
 from certimap.kernels.plain import NotPlain, plain, run_plain
 
@@ -131,24 +132,45 @@ def test_an_interrupt_leaves_arrays_as_they_were(asked):
     assert values[0] == 0.0
 
 
-def test_the_time_limit_ends_the_wait(asked):
-    stand = Stand(doubled.py_func)
-    kernel, values = tier.Tier(stand), np.ones(tier.ENTRIES + 1)
+@pytest.mark.parametrize("n", [tier.ENTRIES, tier.MOST_ENTRIES + 1])
+def test_the_time_limit_ends_runs_and_waits(asked, monkeypatch, n):
+    monkeypatch.setattr(tier, "patience", 0.0)
+    monkeypatch.setattr(tier, "GRACE", 0.01)
+    stand, values = Stand(endless), np.full(n, 2.0)
     with controlled_by(Control.starting_now(0.05)), pytest.raises(TimeUp, match="compiling kernels"):
-        call(kernel, values)
-    assert (stand.compiled, values[0]) == (0, 1.0)
-    with controlled_by(Control.starting_now(0.0)):  # a last step after the limit
-        assert call(kernel, values) == 2.0
-    assert stand.compiled == 0
+        call(tier.Tier(stand), values)
+    assert (stand.compiled, values[0]) == (0, 2.0)
+
+
+def test_near_a_time_limit_python_runs_instead_of_waiting(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.0)
+    stand, values = Stand(doubled.py_func), np.ones(tier.ENTRIES + 1)
+    kernel = tier.Tier(stand)
+    for seconds, expected in ((20.0, 2.0), (0.0, 4.0)):  # and in a last step after the limit
+        with controlled_by(Control.starting_now(seconds)):
+            assert call(kernel, values) == expected
+    assert (stand.compiled, len(asked)) == (0, 1)
     call(kernel, values)
     assert stand.compiled == 1
+
+
+def test_compiled_code_takes_over_from_python(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.0)
+    stand, values = Stand(endless), np.full(3, 2.0)
+    kernel = tier.Tier(stand)
+    kernel._compile = lambda *arguments: lambda given: given.tolist()
+    threading.Timer(0.05, setattr, (stand, "on_disk", True)).start()
+    control = Control.starting_now(20.0)
+    with controlled_by(control):
+        assert call(kernel, values) == [2.0, 2.0, 2.0]
+        assert not control.is_late
 
 
 def test_the_wait_ends_with_the_other_process(asked, monkeypatch):
     monkeypatch.setattr(background, "is_at_work", lambda: False)
     stand = Stand(doubled.py_func)
     with controlled_by(Control.starting_now(20.0)):
-        call(tier.Tier(stand), np.ones(tier.ENTRIES + 1))
+        call(tier.Tier(stand), np.ones(tier.MOST_ENTRIES + 1))
     assert stand.compiled == 1
 
 
@@ -161,6 +183,10 @@ def test_kernels_that_may_reorder_sums_are_never_python(asked):
     stand = Stand(rows._squared_distance.py_func)
     call(tier.Tier(stand), np.ones(2, np.float32), np.ones(2, np.float32))
     assert (stand.compiled, asked) == (1, [])
+    stand = Stand(rows._squared_distance.py_func)
+    with controlled_by(Control.starting_now(0.05)), pytest.raises(TimeUp, match="compiling kernels"):
+        call(tier.Tier(stand), np.ones(2, np.float32), np.ones(2, np.float32))
+    assert stand.compiled == 0
 
 
 def test_exp_and_log_are_those_of_the_c_library():
@@ -184,6 +210,35 @@ def test_a_request_is_read_when_it_is_complete():
     file.write(content[-2:])
     file.seek(13)
     assert background._requests(file) == [b"second"]
+
+
+REQUEST = pickle.dumps(("certimap.kernels.hashing", "running_sums", "types"))
+
+
+@pytest.fixture
+def requested(monkeypatch, tmp_path):
+    """The kernel of `REQUEST`, which is compiled at once."""
+    stand = Stand(None)
+    stand.cache_path = tmp_path
+    stand.compile = lambda signature: (setattr(stand, "on_disk", True), stand._compile_for_args())
+    monkeypatch.setattr(hashing, "running_sums", stand)
+    return stand
+
+
+def test_no_process_repeats_the_work_of_another(requested):
+    assert background._serve_last(REQUEST)
+    assert background._serve_last(REQUEST)
+    assert requested.compiled == 1
+
+
+@pytest.mark.skipif(background.fcntl is None, reason="no locks of files here")
+def test_one_process_at_a_time_compiles_into_a_folder(requested, tmp_path):
+    with background._lone(tmp_path) as is_alone:
+        assert is_alone
+        assert not background._serve_last(REQUEST)
+    assert requested.compiled == 0
+    assert background._serve_last(REQUEST)
+    assert requested.compiled == 1
 
 
 def test_runs_on_many_threads(asked):
@@ -250,12 +305,9 @@ nodes = [cm.LinearGaussian("x", ["d"], [0.0, 2.0], (), [1.0, 0.5]), cm.LinearGau
 linear = cm.LinearGaussianNetwork(nodes, discrete)
 chain = cm.hidden_markov_model(*(rng.dirichlet(np.ones(3), size) for size in (None, 3, 3)), steps=10)
 for model, evidence in ((grid, None), (mixture, None), (linear, {"y": 1.0}), (chain, {"symbol0": 1})):
-    try:
-        result = cm.map_query(model, None, evidence, rng=0, progress=False, time_limit=LIMIT)
-        bounds = (result.log_joint, result.log_joint_upper_bound)
-        print(json.dumps((*bounds, str(result.certificate.kind))))
-    except cm.TooLarge:  # no time for any answer
-        print(json.dumps((-np.inf, np.inf, "")))
+    result = cm.map_query(model, None, evidence, rng=0, progress=False, time_limit=LIMIT)
+    bounds = (result.log_joint, result.log_joint_upper_bound)
+    print(json.dumps((*bounds, str(result.certificate.kind))))
 print(compilations.n)
 """
 
