@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ LN_2 = math.log(2.0)
 MANY_VARIABLES = 4096
 LN_UNIT = UNIT_BITS * LN_2
 NUMBERS_TOGETHER = 2**16  # numbers split together: temporary arrays stay small and in cache
+# Not stored in plans: their copies go to other processes, where addresses of functions differ.
+_laid_out: WeakKeyDictionary[Plan, ProbeArrays] = WeakKeyDictionary()
 
 
 def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -121,7 +124,14 @@ def functions_of(plan: Plan) -> NDArray[np.int64]:
 
 
 def probe_arrays(plan: Plan) -> ProbeArrays:
-    """Lay a plan out for the box search and the walks; linear in its edges."""
+    """Return a plan laid out for the box search and the walks; linear in its edges, and made once."""
+    found = _laid_out.get(plan)
+    if found is None:
+        found = _laid_out[plan] = _lay_out(plan)
+    return found
+
+
+def _lay_out(plan: Plan) -> ProbeArrays:
     domain = plan.domain
     widths = np.where(domain.n_states == 0, 2, domain.n_states)
     return ProbeArrays(

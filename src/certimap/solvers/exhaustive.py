@@ -22,7 +22,7 @@ from certimap.solvers.base import Family, Judging, Solver
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
 LEAST_STEP = 64  # points per step, which kernels process together
-LARGEST_KEPT = 2**17  # numbers in a cached list of points
+LARGEST_KEPT = 2**20  # numbers in a cached list of points: 2 MiB
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def listed(domain: Domain, start: int, end: int) -> Points:
     return _kept(tuple(domain.n_states.tolist()), start, end)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _kept(sizes: tuple[int, ...], start: int, end: int) -> Points:
     points = joint_states(Boxes.full(Domain.of_sizes(sizes)), start, end)
     points.setflags(write=False)

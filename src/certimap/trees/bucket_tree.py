@@ -153,7 +153,9 @@ class BucketTreePosterior:
         first = self.domain.offsets[:-1, None]
 
         def fill(part: Floats, start: int, count: int) -> None:
-            part[first + points[start : start + count].T, np.arange(count)] = 1.0
+            places = (points[start : start + count].T + first) * part.shape[1]
+            places += np.arange(count)
+            part.reshape(-1)[places] = 1.0
 
         return self._whole(len(points), fill, is_bound=False)
 
@@ -280,15 +282,21 @@ class BucketTreePosterior:
         self, batch: int, fill: Fill, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool
     ) -> None:
         """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
-        rows = self._block_rows(batch)
+        rows, tree = self._block_rows(batch), self.region_tree
+        free: list[tuple[Floats, PassRoom]] = []  # buffers of finished blocks
 
         def block(start: int) -> None:
-            part = np.zeros((self.domain.total_states, rows))
+            try:
+                part, work = free.pop()
+            except IndexError:  # each thread takes some
+                part, work = np.empty((self.domain.total_states, rows)), room_for(tree, rows)
+            part.fill(0.0)
+            work.flags.fill(tree.is_delicate)
             count = min(rows, batch - start)
             fill(part, start, count)
-            work = room_for(self.region_tree, rows)
-            upward(self.region_tree.arrays, part, is_bound, work)
+            upward(tree.arrays, part, is_bound, work)
             use(start, count, part, work)
+            free.append((part, work))
 
         self._map(block, range(0, batch, rows))
 
@@ -296,7 +304,8 @@ class BucketTreePosterior:
         """Return the natural logs of the first `count` columns of a block at the root."""
         with np.errstate(divide="ignore"):
             value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
-        for b in np.flatnonzero((work.flags[:count] > 0) & (value < LOG_FLOOR)):
+        low = work.flags[:count] > 0
+        for b in np.flatnonzero(low & (value < LOG_FLOOR)) if low.any() else ():
             row = mask[:, b] > 0.0
             value[b], _ = wide_up(self.region_tree, row, is_bound)
         return value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Real
@@ -452,3 +455,14 @@ def test_protocol_and_pickle() -> None:
     assert again.log_prob(points)[0] == posterior.log_prob(points)[0] == pytest.approx(math.log(0.16))
     assert posterior.log_prob(np.zeros((0, 2), np.int16)).shape == (0,)
     assert posterior.sample(0, np.random.default_rng(0)).shape == (0, 2)
+
+
+def test_a_plan_is_laid_out_once_and_not_sent_or_kept_with_it() -> None:
+    circuit = RandomCircuits(5, [2, 3, 2, 0]).build()
+    plan = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain)).plan
+    assert probe_arrays(plan) is probe_arrays(plan)
+    assert probe_arrays(pickle.loads(pickle.dumps(plan))) is not probe_arrays(plan)
+    gone = weakref.ref(plan)
+    del plan
+    gc.collect()
+    assert gone() is None

@@ -18,7 +18,7 @@ from certimap.core.posterior import Bounds, Draws
 from certimap.solvers import registry
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.driver import MAX_IDLE_STEPS
-from certimap.solvers.exhaustive import Exhaustive
+from certimap.solvers.exhaustive import Exhaustive, listed
 from certimap.solvers.sampling.pac import DrawStream, Pac
 from certimap.solvers.sampling.smooth_pac import SmoothPac, ball, ball_size
 from certimap.testing import TablePosterior, random_table
@@ -210,6 +210,14 @@ def test_exhaustive_is_exact_with_ties_and_top():
     assert [label for label, _ in result.top] == [{"0": 0, "1": 1}, {"0": 1, "1": 1}, {"0": 1, "1": 2}]
     assert result.n_evaluations == 6
     assert result.log_prob <= result.log_upper_bound <= result.log_prob + 1e-9
+
+
+def test_the_largest_list_of_auto_is_made_once():
+    n_points = registry.SMALL_SPACE
+    first = listed(cm.Domain.of_sizes([2] * 16), 0, n_points)
+    assert listed(cm.Domain.of_sizes([2] * 16), 0, n_points) is first
+    assert not first.flags.writeable
+    np.testing.assert_array_equal(np.packbits(first.astype(bool), axis=1).view(">u2")[:, 0], np.arange(n_points))
 
 
 def test_exhaustive_refuses_what_is_too_large():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -254,3 +255,17 @@ def test_a_narrow_variable_is_kept_where_summing_it_out_would_enlarge_the_tables
             root=0,
         )
         assert posterior.region_tree.n_entries == 8 + 4 * 8 * 3 + n_between
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_of_later_blocks_equal_rows_alone(workers, monkeypatch):
+    monkeypatch.setattr("certimap.trees.bucket_tree.BLOCK_NUMBERS", 1)  # the least block: 64 rows
+    for rng, case, _, _ in possible_cases(11, 6):
+        posterior = replace(build(case, rng), workers=workers)
+        points = np.stack([rng.integers(0, k, 300) for k in posterior.domain.n_states], 1).astype(np.int16)
+        alone = np.concatenate([posterior.log_prob(points[i : i + 1]) for i in range(300)])
+        np.testing.assert_array_equal(posterior.log_prob(points), alone)
+        mask = rng.random((150, posterior.domain.total_states)) < 0.7
+        together = posterior.log_bound(Boxes(posterior.domain, mask))
+        each = [posterior.log_bound(Boxes(posterior.domain, mask[i : i + 1]))[0] for i in range(150)]
+        np.testing.assert_array_equal(together, each)
