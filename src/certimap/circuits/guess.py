@@ -63,6 +63,7 @@ class GuessedCircuit:
         reach[~np.isfinite(reach)] = 0.0
         structure.upward_reach(arrays, reach)
         error = self.log_error + 2.0 + reach * (self.circuit.kind < NodeKind.PRODUCT)
+        error[leaves.log_mass == -np.inf] = 0.0  # nothing is added where the evidence is excluded
         structure.upward_error(arrays, reach, error)
         return 2.0 * float(error[-1] + reach[-1]) * float(np.finfo(np.float64).eps)
 

@@ -87,3 +87,16 @@ def test_proofs_of_counts_in_intervals(solver, ends):
         assert cm.check(model, result.proof)
     else:
         assert result.no_proof
+
+
+def test_a_part_that_excludes_the_evidence_adds_no_rounding_error():
+    """A guess on the circuit as it is leaves out the leaf that excludes the value, as conditioning does."""
+    build = cm.CircuitBuilder(cm.Domain([cm.Categorical("c", (0, 1)), cm.Real("x")]))
+    parts = [((0.75, 0.25), (0.0, 1.0)), ((0.125, 0.875), (2.0, 3.0))]
+    build.sum(
+        [build.product([build.categorical(0, probs=p), build.real("uniform", 1, *ends)]) for p, ends in parts],
+        probs=(0.5, 0.5),
+    )
+    result = cm.map_query(build.build(), ["c"], {"x": 2.0}, solver="guess", progress=False)
+    assert result.assignment == {"c": 1}
+    assert result.log_prob == pytest.approx(np.log(0.875), abs=1e-12)
