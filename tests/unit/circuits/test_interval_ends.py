@@ -95,7 +95,7 @@ def test_a_part_that_excludes_the_evidence_adds_no_rounding_error():
     parts = [((0.75, 0.25), (0.0, 1.0)), ((0.125, 0.875), (2.0, 3.0))]
     build.sum(
         [build.product([build.categorical(0, probs=p), build.real("uniform", 1, *ends)]) for p, ends in parts],
-        probs=(0.5, 0.5),
+        weights=(0.5, 0.5),
     )
     result = cm.map_query(build.build(), ["c"], {"x": 2.0}, solver="guess", progress=False)
     assert result.assignment == {"c": 1}
