@@ -7,6 +7,7 @@ import pytest
 from certimap.certify import bounds
 from certimap.cli.main import main
 from certimap.solvers.elimination import geometry
+from certimap_lab.bench import truth
 from certimap_lab.bench.records import BenchError
 from certimap_lab.bench.truth import FILE, TruthPlan, answer_chunk, run_truth
 from certimap_lab.volume import FAMILIES, LOOSENED, judge, loosened, make_case
@@ -87,6 +88,17 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
     assert whole.holds  # single outcomes may differ: some queries have hardly any time
     with pytest.raises(BenchError, match="another folder"):
         run_truth(TruthPlan(220, 5, out=tmp_path / "part"))
+
+
+def test_a_lost_chunk_fails_and_is_tried_again(tmp_path, monkeypatch):
+    plan = TruthPlan(3, 4, out=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(truth, "CHUNK_SECONDS", 0.0)
+        lost = run_truth(plan)
+    assert lost.n_failures == 3
+    assert lost.failures[0][2] == "the process overran (limit 0 s)"
+    again = run_truth(plan)
+    assert (again.n_queries, again.n_failures) == (3, 0)
 
 
 def test_the_command_judges_one_query_and_names_what_it_does_not_know(capsys):

@@ -42,6 +42,7 @@ class _Tally:
     n_checks: int = 0
     n_failing: int = 0
     by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    n_late: int = 0
     seconds: float = 0.0
 
 
@@ -80,6 +81,7 @@ def check_model(seed: int) -> Record:
         "n_checks": report.n_checks,
         "failures": [(failure.kind, failure.text) for failure in report.failures],
         "risks": report.risks,
+        "n_late": report.n_late,
         "seconds": time.process_time() - started,
     }
 
@@ -145,6 +147,7 @@ def _records(plan: HostilePlan) -> Iterator[Record]:
                 "family": family_of(seed),
                 "n_checks": 0,
                 "risks": [],
+                "n_late": 0,
                 "seconds": MODEL_SECONDS,
             }
             yield {**empty, "failures": failures}
@@ -164,6 +167,7 @@ def _count(tally: _Tally, record: Record) -> None:
     tally.n_models += 1
     tally.n_checks += record["n_checks"]
     tally.n_failing += bool(record["failures"])
+    tally.n_late += record["n_late"]
     tally.seconds += record["seconds"]
     for kind in {kind for kind, _ in record["failures"]}:
         tally.by_kind[kind] += 1
@@ -182,12 +186,16 @@ def _summary(
         everything.n_models += tally.n_models
         everything.n_checks += tally.n_checks
         everything.n_failing += tally.n_failing
+        everything.n_late += tally.n_late
         everything.seconds += tally.seconds
         for kind in KINDS:
             everything.by_kind[kind] += tally.by_kind[kind]
     table.add(*_cells("all", everything))
     table.notes.append(machine_line(describe_machine()))
     table.notes.append(f"{seconds:.0f} s in {plan.n_processes} processes. Kinds count models, not failures.")
+    table.notes.append(
+        f"Runs without an answer when their time was up, which are no failures: {everything.n_late:,}."
+    )
     n_beyond = 0
     for delta, claims in sorted(risks.items()):
         n_false, chance = sum(claims), binomial_tail(sum(claims), len(claims), delta)

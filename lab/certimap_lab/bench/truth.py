@@ -21,7 +21,7 @@ from certimap_lab.bench.workers import Job, WorkerPool
 from certimap_lab.volume import FAMILIES, LEVELS, LOOSENED, OUTCOMES, Verdict, judge, loosened, make_case
 
 CHUNK = 200  # queries in one record
-CHUNK_SECONDS = 900.0
+CHUNK_SECONDS = 3600.0  # a chunk takes a minute or two alone; a machine may be very busy
 CHANCE = 1e-4  # below it, so many false certificates are no accident
 FILE = "truth.jsonl"
 
@@ -197,7 +197,7 @@ def run_truth(plan: TruthPlan, *, report: Callable[[str], None] | None = None) -
         parts = [(start, min(start + CHUNK, plan.n_queries)) for start in starts]
         for record in _answered(plan, parts):
             summary.add(record)
-            if file is not None:
+            if file is not None and record["seconds"]:  # a lost chunk is tried again by a run that resumes
                 file.append(record)
             for number, family, text in record["failures"]:
                 say(f"query {number} ({family}) {text}")
@@ -225,7 +225,7 @@ def _answered(plan: TruthPlan, parts: list[tuple[int, int]]) -> Iterator[Record]
             yield outcome.record
         else:
             start, stop = outcome.part
-            reason = (outcome.problem or "").strip().splitlines()[-1]
+            reason = f"{(outcome.problem or '').strip().splitlines()[-1]} (limit {CHUNK_SECONDS:,.0f} s)"
             empty: Record = {
                 "outcomes": [],
                 "solvers": [],

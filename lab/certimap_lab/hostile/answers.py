@@ -33,7 +33,7 @@ def check_answer(
     best = truth.value(truth.best_point) / truth.total
     check_numbers(report, result, truth.total, values[0], best, who)
     if result.top is not None:
-        _check_list(report, result, points, values, log_of(truth.total), who)
+        _check_list(report, result, points, values, truth.total, who)
     wanted = min(settings.get("top_k", 1), math.prod(truth.sizes))
     kth = truth.kth(wanted)
     if kth is not None:
@@ -88,20 +88,21 @@ def _check_list(
     result: MapResult,
     points: list[tuple[int, ...]],
     values: list[Decimal],
-    log_total: float,
+    total: Decimal,
     who: str,
 ) -> None:
-    """Check the k best: each once, in order, with their own values."""
+    """Check the k best: each once, in order, with their own values (joint with evidence of unknown p(e))."""
     assert result.top is not None
     report.require(len(set(points)) == len(points), "certificate", f"{who}: an answer is listed twice")
     slack = ONE + Decimal(result.certificate.tolerance)
     in_order = all(b <= a * slack for a, b in itertools.pairwise(values))
     report.require(in_order, "certificate", f"{who}: the answers are not in order")
-    for (_, said), value in zip(result.top, values, strict=True):
+    log_total, factor = log_of(total), ONE if result.log_prob is not None else total
+    for (_, said), true in zip(result.top, (value * factor for value in values), strict=True):
         report.require(
-            is_near(said, log_of(value), log_total),
+            is_near(said, log_of(true), log_total),
             "value",
-            f"{who}: an answer has log_prob {said!r}, in truth {log_of(value)!r}",
+            f"{who}: an answer has log_prob {said!r}, in truth {log_of(true)!r}",
         )
 
 
@@ -113,6 +114,7 @@ def check_claims(report: CaseReport, result: MapResult, kth: Decimal, weakest: D
     def holds(epsilon: float) -> bool:
         return kth * (ONE - Decimal(epsilon)) <= weakest or kth <= weakest * slack
 
+    _check_stop(report, result, who)
     said = f"{certificate.kind.value} by {certificate.rule}, epsilon {certificate.epsilon:.3g}"
     log_gap = log_of(kth) - log_of(weakest) if kth and weakest else math.inf
     if certificate.kind in (CertificateKind.EXACT, CertificateKind.EPSILON) and not certificate.assumptions:
@@ -134,6 +136,18 @@ def check_claims(report: CaseReport, result: MapResult, kth: Decimal, weakest: D
         "certificate",
         f"{who}: the pairs ({certain}, 0) are false: the answer is {log_gap:.6g} nats below the best",
     )
+
+
+def _check_stop(report: CaseReport, result: MapResult, who: str) -> None:
+    """Check that an answer within the epsilon asked for has its certificate: no rule stops a hair too early."""
+    allowed = -math.log1p(-result.certificate.requested_epsilon)
+    upper, found = result.log_joint_upper_bound, result.log_joint
+    if upper is None or found is None:
+        upper, found = result.log_upper_bound, result.log_prob
+    if result.certificate.kind is CertificateKind.NONE and upper is not None and found is not None and allowed:
+        rounding = 1e-9 * max(1.0, abs(upper) / 1000.0)
+        is_short = result.top is not None or not upper - found < allowed + rounding
+        report.require(is_short, "certificate", f"{who}: no certificate for a gap of {upper - found!r} nats")
 
 
 def _check_ties(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ import numpy as np
 from certimap.ask.api import condition, map_query
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import choose
-from certimap.core.control import Limits
+from certimap.core.control import Limits, TimeUp
 from certimap.core.posterior import Capability
 from certimap.core.query import make_query
-from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError
+from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError, TooLarge
 from certimap.solvers.driver import run
 from certimap.solvers.registry import heuristics, names
 from certimap.solvers.request import Request
@@ -24,6 +25,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap_lab.hostile.answers import check_answer
 from certimap_lab.hostile.case import HostileCase
 from certimap_lab.hostile.densities import DensityCase, check_density
+from certimap_lab.hostile.edges import EdgeCase
 from certimap_lab.hostile.exact import arithmetic
 from certimap_lab.hostile.families import family_of, make_case
 from certimap_lab.hostile.report import CaseReport
@@ -31,6 +33,7 @@ from certimap_lab.hostile.values import check_values
 
 PRESETS = frozenset({"paper", "paper_pac"})  # settings of solvers that are there under their own names
 MAX_DRAWS = 1000
+EPSILONS = (0.0, 0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5)
 SECONDS = 5.0  # a solver that has not come to an end by then answers for what it has
 SECONDS_OF_HEURISTICS = (
     0.2  # they would walk on for seconds where there are a thousand variables, and claim no more
@@ -62,7 +65,9 @@ def check_seed(seed: int) -> CaseReport:
         return report
     rng = np.random.default_rng([seed, 11])
     with arithmetic():
-        if isinstance(case, DensityCase):
+        if isinstance(case, EdgeCase):
+            _guarded(report, "asking", lambda: case.check(report))
+        elif isinstance(case, DensityCase):
             _guarded(report, "solving", lambda: check_density(case, rng, report))
         else:
             check_case(case, rng, report)
@@ -93,7 +98,7 @@ def check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport) 
             report, f"values ({path})", lambda p=posterior, name=path: check_values(report, p, case, rng, name)
         )
     for ask in asks(rng, [*posteriors, *(["model"] if case.query is not None else [])], case):
-        result = _guarded(report, str(ask), lambda ask=ask: _answer(case, posteriors, ask))
+        result = _guarded(report, str(ask), lambda ask=ask: _answer(case, posteriors, ask, report))
         if result is not None:
             check_answer(report, result, case, ask.settings, str(ask))
 
@@ -105,7 +110,7 @@ def asks(rng: np.random.Generator, paths: list[str], case: HostileCase) -> Itera
         if solver in PRESETS or not paths:
             continue
         settings: dict[str, Any] = {
-            "epsilon": float(rng.choice([0.0, 0.01, 0.5])),
+            "epsilon": float(rng.choice(EPSILONS)),
             "delta": float(rng.choice([0.0, 0.01, 0.1])),
         }
         if rng.random() < 0.5:
@@ -117,20 +122,24 @@ def asks(rng: np.random.Generator, paths: list[str], case: HostileCase) -> Itera
         yield Ask(solver, str(rng.choice(paths)), settings)
 
 
-def _answer(case: HostileCase, posteriors: dict[str, Any], ask: Ask) -> Any:
-    """Run a solver; None where it rightly says that it is not meant for this posterior."""
+def _answer(case: HostileCase, posteriors: dict[str, Any], ask: Ask, report: CaseReport) -> Any:
+    """Run a solver; None where it is not meant for this posterior, as it says, or had too little time."""
     seconds = SECONDS_OF_HEURISTICS if ask.solver in heuristics() else SECONDS
     settings: Any = {k: v for k, v in ask.settings.items() if k != "rng"}
     settings |= {"solver": ask.solver, "time_limit": seconds, "workers": 1}
     seed: int = ask.settings["rng"]
+    started = time.monotonic()
     try:
         if ask.path == "model":
             return map_query(case.model, case.query, case.evidence, rng=seed, progress=False, **settings)
         return run(posteriors[ask.path], Request.of(**settings), seed=seed)
     except MissingDependency:
         return None
-    except SolverError as error:
-        if ask.solver != "auto" and "solver" in str(error):
+    except (SolverError, TooLarge, TimeUp) as error:
+        if isinstance(error, SolverError) and ask.solver != "auto" and "solver" in str(error):
+            return None
+        if time.monotonic() - started >= seconds:
+            report.n_late += 1
             return None
         raise
 

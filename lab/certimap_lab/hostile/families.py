@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap_lab.hostile import circuits, networks, others
+from certimap_lab.hostile import circuits, edges, networks, others
 from certimap_lab.hostile.case import HostileCase
 from certimap_lab.hostile.densities import DensityCase, densities
 from certimap_lab.hostile.exact import arithmetic
 
-FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase | DensityCase]] = {
+FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase | DensityCase | edges.EdgeCase]] = {
     generate.__name__: generate
     for generate in (
         circuits.leaf,
@@ -32,6 +32,9 @@ FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase | DensityCase]] 
         others.round_trip,
         others.text,
         densities,
+        edges.ends,
+        edges.gaps,
+        edges.frames,
     )
 }
 
@@ -42,7 +45,7 @@ def family_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def make_case(seed: int) -> HostileCase | DensityCase:
+def make_case(seed: int) -> HostileCase | DensityCase | edges.EdgeCase:
     """Return the hostile model of a seed (the same one whenever and wherever it is made)."""
     with arithmetic():
         return FAMILIES[family_of(seed)](np.random.default_rng([seed, 7]))

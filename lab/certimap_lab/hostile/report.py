@@ -37,6 +37,8 @@ class CaseReport:
         What was wrong, in the order of the checks.
     risks
         For each certificate with a failure probability: the one asked for, and whether the claim is false.
+    n_late
+        Runs whose time was up before they had an answer: no failures, for that depends on the machine.
     """
 
     seed: int
@@ -44,6 +46,7 @@ class CaseReport:
     n_checks: int = 0
     failures: list[Failure] = field(default_factory=list[Failure])
     risks: list[tuple[float, bool]] = field(default_factory=list[tuple[float, bool]])
+    n_late: int = 0
 
     def require(self, holds: bool, kind: str, text: str) -> None:
         """Count a check, and keep its sentence when it fails."""
