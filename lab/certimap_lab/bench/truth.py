@@ -21,7 +21,7 @@ from certimap_lab.bench.workers import Job, WorkerPool
 from certimap_lab.volume import FAMILIES, LEVELS, LOOSENED, OUTCOMES, Verdict, judge, loosened, make_case
 
 CHUNK = 200  # queries in one record
-CHUNK_SECONDS = 3600.0  # a chunk takes a minute or two alone; a machine may be very busy
+CHUNK_SECONDS = 3600.0  # of the clock, generous because a machine may be very busy
 CHANCE = 1e-4  # below it, so many false certificates are no accident
 FILE = "truth.jsonl"
 
