@@ -186,7 +186,7 @@ def is_far(case: DensityCase) -> bool:
     n_few = len(case.truth.domain) - len(case.truth.parts[0].means)
     for name, value in seen.items():
         i = case.truth.domain.index(name) - n_few
-        ends = value if isinstance(value, tuple) else (value,)
+        ends = np.atleast_1d(np.asarray(value, np.float64)).tolist()
         for part in case.truth.parts:
             if max(abs(x - part.means[i]) / part.sds[i] for x in ends if math.isfinite(x)) > 1e5:
                 return True
