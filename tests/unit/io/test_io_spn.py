@@ -67,7 +67,7 @@ def test_gaussians_and_weights_beyond_float64(read):
         ("l 1 0 1", "l 1 0 -1", 2, "state"),
         ("l 1 0 1", "l 0 0 1", 2, "twice"),
         ("l 1 0 1", "gaussian 1 0 0 1", 2, "indicators too"),
-        ("l 1 0 1", "gaussian 1 2 0 -1", 2, "positive sd"),
+        ("l 1 0 1", "gaussian 1 2 0 -1", 2, "an sd from 1e-290"),
         ("+ 4 0 0.9 1 0.1", "+ 4 0 0.9 1", 5, "a sum has"),
         ("+ 4 0 0.9 1 0.1", "+ 4 0 0.9 1 -0.1", 5, "weight"),
         ("+ 4 0 0.9 1 0.1", "+ 4 0 0.9 1 nan", 5, "weight"),
