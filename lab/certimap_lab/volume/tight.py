@@ -19,7 +19,7 @@ from certimap.core.control import Control
 from certimap.core.domain import Domain, Real
 from certimap.core.function_posterior import FunctionPosterior
 from certimap.core.posterior import Capability, Draws, Masses
-from certimap.core.probing import answers_in
+from certimap.core.probing import log_bounds
 from certimap.networks import BayesianNetwork, Factor
 from certimap.solvers.base import Solver
 from certimap.testing.models import TablePosterior
@@ -97,7 +97,7 @@ class DrawsFromTheRest(Solver):
         if ledger.best_point is None:
             ledger.candidates(posterior.sample(1, state.rng))
         singles = Boxes(posterior.domain, np.eye(len(states), dtype=np.bool_))
-        masses, limits = posterior.log_mass(singles), answers_in(posterior, singles).log_bound
+        masses, limits = posterior.log_mass(singles), log_bounds(posterior, singles)
         closing = state.open & (limits <= ledger.log_threshold)
         closing &= state.rng.random(len(states)) < self.share
         if np.count_nonzero(state.open & ~closing) >= LEFT:

@@ -14,7 +14,7 @@ from certimap.certify.draw_record import Lipschitz
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes
-from certimap.core.probing import answers_in
+from certimap.core.probing import log_bounds
 from certimap.errors import QueryError
 from certimap.solvers.baselines.decoding import modes_of
 from certimap.solvers.baselines.local_search import first_points, log_probs_of_neighbours
@@ -162,7 +162,7 @@ def forecast(
     log_found = float(log_probs[best])
     log_upper = 0.0 if facts.has_masses else math.inf
     if isinstance(posterior, Probes | Bounds):
-        log_upper = min(log_upper, float(answers_in(posterior, Boxes.full(domain)).log_bound[0]))
+        log_upper = min(log_upper, float(log_bounds(posterior, Boxes.full(domain))[0]))
     log_upper = max(log_upper, log_found)
     entropy = draws = None
     if facts.has_masses:

@@ -23,7 +23,7 @@ from certimap.core.domain import Domain
 from certimap.core.executors import Spread
 from certimap.core.logs import log_sum_runs
 from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes
-from certimap.core.probing import answers_in, prober_of
+from certimap.core.probing import log_bounds, prober_of
 from certimap.core.query import Query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
@@ -162,7 +162,7 @@ def _unsearched(question: _Question, box: Boxes) -> Ledger:
     """Return a ledger of an unsearched box, with only the posterior's bound."""
     ledger, posterior = _ledger_of(question, box), question.conditioned()
     if isinstance(posterior, Probes | Bounds):
-        ledger.upper_bound(float(answers_in(posterior, box).log_bound[0]), BOUND)
+        ledger.upper_bound(float(log_bounds(posterior, box)[0]), BOUND)
     elif _is_impossible(posterior, box):
         ledger.upper_bound(-math.inf, BOUND)
     return ledger
@@ -172,7 +172,7 @@ def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
     """Whether a box is known to have probability 0, so that there is nothing to search or draw."""
     if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
         return True
-    return isinstance(posterior, Probes | Bounds) and float(answers_in(posterior, box).log_bound[0]) == -math.inf
+    return isinstance(posterior, Probes | Bounds) and float(log_bounds(posterior, box)[0]) == -math.inf
 
 
 def _ledger_of(question: _Question, box: Boxes | None, **how: Any) -> Ledger:

@@ -31,6 +31,16 @@ def answers_in(posterior: Probes | Bounds, boxes: Boxes) -> Answers:
     return prober.probe(prober.layout.of_boxes(boxes))
 
 
+def log_bounds(posterior: Probes | Bounds, boxes: Boxes) -> Floats:
+    """Return upper bounds on the points of some boxes, natural logs, shape (batch,).
+
+    A posterior without a prober of its own is called once, and not for every state of every variable.
+    """
+    if isinstance(posterior, Probes):
+        return answers_in(posterior, boxes).log_bound
+    return np.asarray(posterior.log_bound(boxes), np.float64)
+
+
 def has_masses(posterior: Posterior) -> bool:
     """Whether the posterior knows masses of boxes that bound their points, so that searches use them."""
     return posterior.facts.has_masses and posterior.domain.is_discrete and isinstance(posterior, Masses)

@@ -95,13 +95,13 @@ def _bound_whole(box: Boxes, ledger: Ledger) -> None:
     """Report a relaxed network's bound on the whole, in case the time is too short for enumeration."""
     if ledger.posterior.facts.is_normalised:
         return
-    from certimap.core.probing import answers_in
+    from certimap.core.probing import log_bounds
     from certimap.networks.posterior import NetworkPosterior
     from certimap.solvers.base import RELAXATION
 
     if isinstance(ledger.posterior, NetworkPosterior):
         with suppress(TimeUp):
-            bound = float(answers_in(ledger.posterior, box).log_bound[0])
+            bound = float(log_bounds(ledger.posterior, box)[0])
             ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
 
 

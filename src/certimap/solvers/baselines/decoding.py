@@ -14,7 +14,7 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
-from certimap.core.probing import answers_in
+from certimap.core.probing import log_bounds
 from certimap.errors import SolverError
 from certimap.solvers.guess import Heuristic, OnePoint, OneStep, OneStepState
 
@@ -82,8 +82,8 @@ class MaxProduct(OnePoint):
         done = super().step(state, ledger)
         posterior = state.posterior
         if isinstance(posterior, Probes | Bounds):
-            whole = answers_in(posterior, Boxes.full(posterior.domain))
-            ledger.upper_bound(float(whole.log_bound[0]), MAXIMA)
+            whole = log_bounds(posterior, Boxes.full(posterior.domain))
+            ledger.upper_bound(float(whole[0]), MAXIMA)
         return done
 
 
