@@ -101,3 +101,8 @@ LEAST_VARIANCE = 1e-290
 # ln of the mass of a leaf whose only allowed point is the end of its support: too small to change a sum with 1,
 # and above -inf, so that the point stays possible.
 LOG_OF_NO_MASS = -800.0
+
+# Least scale of a leaf: doubles hold its inverse, and quotients by it of numbers near 1. That of a Student t is
+# squared, so that its square must have an inverse.
+LEAST_SCALE = 1e-290
+LEAST_SQUARED_SCALE = 1e-150

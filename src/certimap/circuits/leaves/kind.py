@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import LEAST_SCALE
 from certimap.errors import ModelError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
-LEAST_SCALE, MOST_SCALE = 1e-290, 1e290
+MOST_SCALE = 1e290
 _Array = NDArray[np.float64]
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits.leaves.family import Floats, LeafFamily
 from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind
+from certimap.core.rounding import LEAST_SQUARED_SCALE
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -230,7 +231,7 @@ class StudentT(LeafFamily):
 
 
 def _is_valid(mean: Floats, scale: Floats, df: Floats) -> NDArray[np.bool_]:
-    return (np.abs(mean) <= 1e150) & (scale >= 1e-150) & (scale <= 1e150) & (df >= 1e-3) & (df <= 1e6)
+    return (np.abs(mean) <= 1e150) & (scale >= LEAST_SQUARED_SCALE) & (scale <= 1e150) & (df >= 1e-3) & (df <= 1e6)
 
 
 KIND = LeafKind(
