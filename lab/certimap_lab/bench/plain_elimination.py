@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.orders import Elimination, min_fill
+from certimap.networks.elimination import Elimination
+from certimap.networks.orders import min_fill
 from certimap_lab.bench.network_cases import NetworkCase, bif_files, load_network
 from certimap_lab.bench.records import BenchError, Record
 from certimap_lab.bench.tabular import Table, significant

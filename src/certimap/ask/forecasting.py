@@ -16,7 +16,6 @@ from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes
 from certimap.core.probing import log_bounds
 from certimap.errors import QueryError
-from certimap.solvers.baselines.decoding import modes_of
 from certimap.solvers.baselines.local_search import first_points, log_probs_of_neighbours
 from certimap.solvers.registry import choose, make
 
@@ -216,6 +215,8 @@ def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Poin
         yield posterior.modes()
         yield posterior.max_product()
     elif isinstance(posterior, Masses) and posterior.domain.is_discrete:
+        from certimap.solvers.baselines.decoding import modes_of
+
         yield modes_of(posterior)
     if isinstance(posterior, Draws) or posterior.domain.is_discrete:
         yield first_points(posterior, N_DRAWS, rng)

@@ -196,7 +196,6 @@ def report(
     The page is one file that needs no network: charts, a slider over the pairs (epsilon, delta), and tables.
     """
     from certimap.explanations.reports import report_page
-    from certimap.io.files import write_text
 
     write_text(output, report_page(results))
     print(f"wrote {output}")

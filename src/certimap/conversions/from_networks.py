@@ -22,8 +22,9 @@ from certimap.core.control import WorkClock
 from certimap.core.named import Named
 from certimap.core.posterior import BoxPosterior, Draws, Masses, Posterior, Probes, TwoSided
 from certimap.core.query import make_query
+from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
-from certimap.networks.orders import Elimination, plan_elimination
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.regions import ENTRIES_PER_TABLE

@@ -27,8 +27,9 @@ from certimap.core.domain import Domain
 from certimap.core.logs import log_sum, log_sum_runs
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.networks.elimination import Elimination
 from certimap.networks.factor import Floats, add_logs
-from certimap.networks.orders import Elimination, plan_elimination
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:

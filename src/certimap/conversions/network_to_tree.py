@@ -10,8 +10,9 @@ import numpy as np
 from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.errors import ModelError
+from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
-from certimap.networks.orders import Elimination, plan_elimination
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.build import Factor, buckets_of_factors

@@ -15,9 +15,10 @@ from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
+from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
-from certimap.networks.orders import EFFORT, Elimination, best_order
+from certimap.networks.orders import EFFORT, best_order
 from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, joined_groups, largest
 
 Floats = NDArray[np.float64]

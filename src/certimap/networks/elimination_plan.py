@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from certimap.core.axes import spread
 from certimap.core.control import Control
 from certimap.networks.block_sums import BLOCK, BLOCKS
+from certimap.networks.elimination import Elimination
 from certimap.networks.kernels.buckets import BucketArrays
-from certimap.networks.orders import Elimination, best_order, min_fill
+from certimap.networks.orders import best_order, min_fill
 from certimap.networks.problem import Joined, Problem, Table, Values, flattened
 
 Ints = NDArray[np.int64]

@@ -19,7 +19,7 @@ from certimap.networks.reduction import reduce_network
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
     from certimap.core.query import Query
-    from certimap.networks.orders import Elimination
+    from certimap.networks.elimination import Elimination
 
 
 class Network(Model):

@@ -19,10 +19,7 @@ from certimap.errors import SolverError
 from certimap.solvers.guess import Heuristic, OnePoint, OneStep, OneStepState
 
 if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
     from certimap.circuits.messages import Propagation
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
 
 
 @dataclass(frozen=True)

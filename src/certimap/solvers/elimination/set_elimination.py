@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,6 @@ from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry, RegionMessages
 from certimap.solvers.elimination.one_pass import Outcome, SetPass
 from certimap.trees.wide import Wide
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.control import Control
 
 BATCH = 64
 

@@ -15,9 +15,10 @@ from certimap.core.control import Control, TimeUp
 from certimap.networks.best_first import BestFirstSearch, copy_of
 from certimap.networks.costs import STALLED, Costs, DualState, climb, sweep
 from certimap.networks.cuts import cut
+from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.orders import HOPELESS, Elimination, best_order, min_fill
+from certimap.networks.orders import HOPELESS, best_order, min_fill
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
 from certimap.solvers.networks import root_bound
