@@ -140,3 +140,4 @@ def test_a_chain_of_a_thousand_steps_is_proved():
     model, asked = random_chain(np.random.default_rng(1), 1000, 5, 10)
     result = cm.map_query(model, asked, delta=0.0, epsilon=0.01, rng=0)
     assert result.certified
+    assert result.solver == "portfolio"  # set elimination has its first turn

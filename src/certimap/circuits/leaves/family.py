@@ -82,6 +82,20 @@ class LeafFamily(ABC):
         return builder.real(self.name, variable, *params.tolist())
 
 
+class CountFamily(LeafFamily):
+    """A family on whole numbers from 0. Its means are above 0, and the smaller the more rows there are."""
+
+    takes = COUNTS
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.least = 1.0 / (len(values) + 1.0)
+
+    def means(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the mean of each component, shape (n_components, 1)."""
+        return np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
+
+
 def is_count(values: Floats) -> NDArray[np.bool_]:
     """Return which values are whole numbers from 0."""
     return (values >= 0.0) & (values == np.rint(values))

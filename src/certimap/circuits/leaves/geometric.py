@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import COUNTS, Floats, LeafFamily, is_count
+from certimap.circuits.leaves.family import CountFamily, Floats, is_count
 from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -49,19 +49,14 @@ def draw(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scala
     return min(low + math.floor(math.log1p(-uniform(stream_of(stream)) * share) / rate), last)
 
 
-class Geometric(LeafFamily):
+class Geometric(CountFamily):
     """Geometric distributions of counts: failures before the first success."""
 
     name = "geometric"
-    takes = COUNTS
-
-    def __init__(self, values: Floats) -> None:
-        super().__init__(values)
-        self.least = 1.0 / (len(values) + 1.0)
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return the probability of a success per component."""
-        return 1.0 / (1.0 + np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None])
+        return 1.0 / (1.0 + self.means(values, weights, smoothing))
 
     def log_density(self, values: Floats, params: Floats) -> Floats:
         p = params[:, 0]

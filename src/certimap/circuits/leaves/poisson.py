@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import COUNTS, Floats, LeafFamily, is_count, special
+from certimap.circuits.leaves.family import CountFamily, Floats, is_count, special
 from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero, positive
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
@@ -136,19 +136,14 @@ def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Sc
     return top
 
 
-class Poisson(LeafFamily):
+class Poisson(CountFamily):
     """Poisson distributions of counts."""
 
     name = "poisson"
-    takes = COUNTS
-
-    def __init__(self, values: Floats) -> None:
-        super().__init__(values)
-        self.least = 1.0 / (len(values) + 1.0)
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return the mean per component."""
-        return np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
+        return self.means(values, weights, smoothing)
 
     def log_density(self, values: Floats, params: Floats) -> Floats:
         log_factorial = np.asarray(special("gammaln")(np.maximum(values, 0.0) + 1.0), np.float64)
