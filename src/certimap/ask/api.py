@@ -109,7 +109,7 @@ def map_query(
     **settings: Unpack[MapSettings],
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
-def map_query(  # pyright: ignore[reportOverlappingOverload]
+def map_query(  # pyright: ignore[reportOverlappingOverload]  # without evidence, as the first
     model: Any, variables: Names = None, evidence: Given = None, *, solver: str | Solver, **solver_options: Any
 ) -> MapResult: ...
 @overload

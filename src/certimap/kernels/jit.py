@@ -24,7 +24,7 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
     """
 
     def wrap(function: F) -> F:
-        if numba.config.DISABLE_JIT:  # pyright: ignore
+        if numba.config.DISABLE_JIT:  # pyright: ignore[reportUnknownMemberType, reportPrivateImportUsage]
             return _uncompiled(function)
         compiled: Any = numba.njit(nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
         if keep_on_disk(compiled, function):
@@ -50,7 +50,7 @@ def jit_part(function: F) -> F:
 
     It gets no entry point from Python, which would take most of a small function's compilation time.
     """
-    if numba.config.DISABLE_JIT:  # pyright: ignore
+    if numba.config.DISABLE_JIT:  # pyright: ignore[reportUnknownMemberType, reportPrivateImportUsage]
         return _uncompiled(function)
     return numba.njit(  # pyright: ignore
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True

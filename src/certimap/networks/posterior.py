@@ -491,7 +491,10 @@ def part_of(problem: Problem, control: Control | None = None) -> Problem:
     the control's time is up, the climb ends and more variables are fixed than needed.
     """
     least = Control.starting_now(PART_SECONDS)
-    late = lambda: least.is_late and control is not None and control.should_stop  # noqa: E731
+
+    def late() -> bool:
+        return least.is_late and control is not None and control.should_stop
+
     state = climbed(problem, supported_states(problem, late) or {}, PART_CLIMB_WORK, late)
     waiting = by_degree(problem, problem.nuisance)
 
