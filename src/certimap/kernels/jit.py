@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal, TypeVar, cast
-
-import numba  # pyright: ignore[reportMissingTypeStubs]
 
 from certimap.kernels.cache import keep_on_disk
 from certimap.kernels.plain import plain, run_plain
 from certimap.kernels.tier import Tier
 
+numba: Any = import_module("numba")  # it has no types
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = Any  # a number from an array: a machine number inside a kernel, a NumPy scalar outside
 
@@ -24,9 +24,9 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
     """
 
     def wrap(function: F) -> F:
-        if numba.config.DISABLE_JIT:  # pyright: ignore[reportUnknownMemberType, reportPrivateImportUsage]
+        if numba.config.DISABLE_JIT:
             return _uncompiled(function)
-        compiled: Any = numba.njit(nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
+        compiled: Any = numba.njit(nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)
         if keep_on_disk(compiled, function):
             compiled._compile_for_args = Tier(compiled)
         return compiled
@@ -50,8 +50,6 @@ def jit_part(function: F) -> F:
 
     It gets no entry point from Python, which would take most of a small function's compilation time.
     """
-    if numba.config.DISABLE_JIT:  # pyright: ignore[reportUnknownMemberType, reportPrivateImportUsage]
+    if numba.config.DISABLE_JIT:
         return _uncompiled(function)
-    return numba.njit(  # pyright: ignore
-        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
+    return numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
