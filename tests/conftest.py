@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Processes that tests start import the sources of this folder, as the tests do.
 SOURCES = [str(ROOT / "src"), str(ROOT / "lab")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# Where the tests run in the background of a script, SIGINT is ignored, and so it would be in what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "deterministic",
