@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+import certimap as cm
 from certimap.cli.main import main
+from certimap.core.result import CertificateKind, Status
 from certimap.errors import TooLarge
 from certimap_lab.hostile import check, check_seed
+from certimap_lab.hostile.answers import check_claims
+from certimap_lab.hostile.report import CaseReport
 
 
 def test_models_are_checked_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,3 +46,25 @@ def test_too_little_time_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     report = check_seed(0)
     assert not report.failures
     assert report.n_late > 10
+
+
+def test_a_certificate_within_epsilon_is_demanded_where_logs_do_not_round_by_more() -> None:
+    build = cm.CircuitBuilder(cm.Domain([cm.Categorical("a", ("no", "yes"))]))
+    build.categorical(0, probs=[0.3, 0.7])
+    made = cm.map_query(build.build(), ["a"])
+    without = replace(made.certificate, kind=CertificateKind.NONE, requested_epsilon=0.001)
+
+    def n_failures(gap: float, log_slack: float) -> int:
+        report, allowed = CaseReport(0, "leaf"), -math.log1p(-0.001)
+        stopped = replace(
+            made,
+            certificate=without,
+            status=Status.NODE_LIMIT,
+            top=None,
+            log_upper_bound=math.log(0.7) + allowed + gap,
+        )
+        check_claims(report, stopped, Decimal("0.7"), Decimal("0.7"), log_slack, "a search")
+        return len(report.failures)
+
+    assert n_failures(-1e-6, 0.0) == n_failures(3e-12, 0.0) == n_failures(-9e-4, 1e-5) == 1
+    assert n_failures(1e-6, 0.0) == n_failures(-1e-6, 0.001) == n_failures(3e-12, 1e-5) == 0

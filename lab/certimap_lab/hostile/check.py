@@ -97,10 +97,11 @@ def check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport) 
         _guarded(
             report, f"values ({path})", lambda p=posterior, name=path: check_values(report, p, case, rng, name)
         )
+    log_slack = max((posterior.facts.log_slack for posterior in posteriors.values()), default=0.0)
     for ask in asks(rng, [*posteriors, *(["model"] if case.query is not None else [])], case):
         result = _guarded(report, str(ask), lambda ask=ask: _answer(case, posteriors, ask, report))
         if result is not None:
-            check_answer(report, result, case, ask.settings, str(ask))
+            check_answer(report, result, case, ask.settings, log_slack, str(ask))
 
 
 def asks(rng: np.random.Generator, paths: list[str], case: HostileCase) -> Iterator[Ask]:

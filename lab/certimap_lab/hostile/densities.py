@@ -200,7 +200,7 @@ def check_density(case: DensityCase, rng: np.random.Generator, report: CaseRepor
         report.n_checks += 1
         return  # not even a Decimal has the exponent for it
     try:
-        condition(case.model, case.query, case.evidence)
+        log_slack = condition(case.model, case.query, case.evidence).facts.log_slack
     except QueryError as error:
         report.require("too far" in str(error) and is_far(case), "error", f"conditioning: {error}")
         return
@@ -233,4 +233,4 @@ def check_density(case: DensityCase, rng: np.random.Generator, report: CaseRepor
         value = truth.value(result.assignment) / truth.total
         best = max(known, value)
         check_numbers(report, result, truth.total, value, best, who)
-        check_claims(report, result, best, value, who)
+        check_claims(report, result, best, value, log_slack, who)
