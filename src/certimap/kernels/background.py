@@ -2,7 +2,7 @@
 
 It outlives this process if that ends first, until it has compiled what was requested: the kernels are on disk then
 for the next one. Requests pass through a file, so that neither process waits for the other. The last one is served
-first. Of several such processes one at a time compiles for a folder, and none repeats another's work.
+first. Of several such processes one at a time compiles for a folder, in turn, and none repeats another's work.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _started: dict[int, tuple[subprocess.Popen[bytes], int]] = {}  # with the file, 
 
 def compile_soon(kernel: Any, signature: tuple[Any, ...]) -> bool:
     """Request a kernel for argument types; return whether a process is there to compile it."""
-    function = kernel.py_func
-    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not kernel:
+    function, is_interpreter = kernel.py_func, sys.executable and not getattr(sys, "frozen", False)
+    module = sys.modules.get(function.__module__)
+    if not is_interpreter or getattr(module, function.__qualname__, None) is not kernel:
         return False
     dumps: Any = import_module("numba.core.serialize").dumps
     request = dumps((function.__module__, function.__qualname__, signature))
@@ -59,11 +60,11 @@ def _start() -> tuple[subprocess.Popen[bytes], int]:
     number, path = tempfile.mkstemp(prefix="certimap-kernels-")
     program = f"from certimap.kernels.background import serve; serve({path!r})"
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-P", "-c", program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
         start_new_session=True,  # so that Ctrl-C does not reach it
     )
     threading.Thread(target=process.wait, daemon=True).start()  # leaves no zombie
@@ -86,6 +87,7 @@ def serve(path: str) -> None:
                 time.sleep(_TICK)
                 continue
             waiting.pop()
+            time.sleep(2 * _TICK)  # another process has its turn
             looked = time.monotonic()
 
 
@@ -128,3 +130,7 @@ def _requests(file: BinaryIO) -> list[bytes]:
             file.seek(-len(head) - len(content), os.SEEK_CUR)
             return found
         found.append(content)
+
+
+if hasattr(os, "register_at_fork"):  # no other thread may hold the lock then
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

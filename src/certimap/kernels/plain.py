@@ -8,6 +8,7 @@ copied, nor is a kernel of a module that names one.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from types import FunctionType
@@ -94,3 +95,7 @@ def _boxed(value: Any) -> Any:
         kind, items = cast(Any, type(given)), [_boxed(item) for item in given]
         return kind(*items) if hasattr(kind, "_fields") else tuple(items)
     return value
+
+
+if hasattr(os, "register_at_fork"):  # no other thread may be copying then
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

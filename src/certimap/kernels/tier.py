@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import threading
 import time
@@ -115,12 +116,13 @@ class Tier:
     def _awaited(
         self, signature: tuple[Any, ...], control: Control, is_last_step: bool, *arguments: Any
     ) -> Callable[..., Any]:
-        """Return compiled code when it is on disk.
+        """Return compiled code when it is on disk; compile it here `longest` seconds after the limit.
 
         Raises TimeUp if the limit ends the wait, unless the call is a last step after it or must not end early.
         """
         compiling()
-        while background.is_at_work() and not self._is_on_disk(signature):
+        end = time.perf_counter() + control.seconds_left + longest
+        while background.is_at_work() and not self._is_on_disk(signature) and time.perf_counter() < end:
             if not (control.is_late and (is_last_step or control.busy)):
                 control.check("compiling kernels")
             time.sleep(_TICK)
@@ -162,15 +164,16 @@ def _within(
 ) -> Any:
     """Return a call's result, or raise _Undone when `seconds` have passed or it is needless."""
     run, thread = object(), threading.get_ident()
-    _running[run] = (thread, time.perf_counter() + seconds, is_needless)
-    _watch()
-    _awake.set()
     try:
+        _running[run] = (thread, math.inf, lambda: False)
+        _watch()
+        _awake.set()  # has an end before anything may be raised here
+        _running[run] = (thread, time.perf_counter() + seconds, is_needless)
         return run_plain(copy, arguments)
     finally:
+        _running.pop(run, None)
         with _lock:
-            _running.pop(run, None)
-        _raise_in(ctypes.c_ulong(thread), None)  # takes back what was sent and has not arrived
+            _raise_in(ctypes.c_ulong(thread), None)  # takes back what was sent and has not arrived
 
 
 @functools.cache
@@ -185,12 +188,28 @@ def _end_runs() -> None:
         _awake.clear()
         while _running:
             time.sleep(_TICK)
-            with _lock:
-                for run, (thread, end, is_needless) in list(_running.items()):
-                    if time.perf_counter() >= end or is_needless():
-                        del _running[run]
-                        _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
+            for run, (thread, end, is_needless) in list(_running.items()):
+                if time.perf_counter() >= end or _is_true_or_raises(is_needless):
+                    with _lock:
+                        if run in _running:  # still, if a finalizer swallowed the last one
+                            _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
 
 
-if hasattr(os, "register_at_fork"):  # a child has no such thread
-    os.register_at_fork(after_in_child=_watch.cache_clear)
+def _is_true_or_raises(question: Callable[[], bool]) -> bool:
+    """Return an answer; True if there is none, so that the asker's thread meets the same error."""
+    try:
+        return question()
+    except Exception:
+        return True
+
+
+def _start_anew() -> None:
+    """Forget runs, locks and the watching thread, which a fork does not take with it."""
+    global _lock, _awake
+    _lock, _awake = threading.Lock(), threading.Event()
+    _running.clear()
+    _watch.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

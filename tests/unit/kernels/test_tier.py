@@ -166,6 +166,87 @@ def test_compiled_code_takes_over_from_python(asked, monkeypatch):
         assert not control.is_late
 
 
+def test_a_last_step_waits_for_a_stuck_process_for_some_seconds_only(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.0)
+    monkeypatch.setattr(tier, "longest", 0.05)
+    stand = Stand(doubled.py_func)
+    with controlled_by(Control.starting_now(0.0)):
+        call(tier.Tier(stand), np.ones(tier.MOST_ENTRIES + 1))
+    assert stand.compiled == 1
+
+
+class Shielded:
+    """Ignores the first exception raised in its finalizer, as Python does."""
+
+    def __del__(self):
+        end = time.perf_counter() + 20.0
+        while time.perf_counter() < end:
+            pass
+
+
+def busy_in_a_finalizer(values):
+    Shielded()
+    while values[0] > 1.0:
+        values[1] += 1.0
+    return values[0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_ends_though_a_finalizer_swallows_its_exception(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.03)
+    kernel, values = tier.Tier(Stand(busy_in_a_finalizer)), np.array([2.0, 0.0])
+    kernel._compile = lambda *arguments: lambda given: given.tolist()
+    assert call(kernel, values) == [2.0, 0.0]
+
+
+def test_a_run_ends_if_nobody_can_tell_whether_it_is_needless(asked, monkeypatch):
+    def broken():
+        raise OSError
+
+    for _ in range(2):
+        with pytest.raises(tier._Undone):
+            tier._within(20.0, broken, endless, (np.full(2, 2.0),))
+
+
+IN_A_FORK = """
+import os, threading
+import numpy as np
+from certimap.kernels import background, hashing, plain, tier
+
+def held_elsewhere(lock):
+    ready, leave = threading.Event(), threading.Event()
+    def hold():
+        with lock:
+            ready.set()
+            leave.wait()
+    threading.Thread(target=hold, daemon=True).start()
+    ready.wait()
+    return leave
+
+tier._within(9.0, lambda: False, lambda: None, ())
+tier._running["of another thread"] = (0, float("inf"), lambda: False)
+held_elsewhere(tier._lock)
+for lock in (background._lock, plain._lock):
+    threading.Timer(0.05, held_elsewhere(lock).set).start()
+child = os.fork()
+if child == 0:
+    found = np.empty((2, 3))
+    hashing.running_sums(np.zeros(3), 0.0, 0.0, *found)
+    try:
+        tier._within(0.05, lambda: False, lambda: next(iter(int, 1) and (0 for _ in iter(int, 1) if _)), ())
+    except tier._Undone:
+        os._exit(0 if found[0, 2] == 3.0 and not tier._running else 1)
+    os._exit(2)
+print(os.waitpid(child, 0)[1])
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_takes_no_locks_or_runs_with_it(tmp_path):
+    assert program(IN_A_FORK, tmp_path, timeout=60) == "0\n"
+
+
 def test_the_wait_ends_with_the_other_process(asked, monkeypatch):
     monkeypatch.setattr(background, "is_at_work", lambda: False)
     stand = Stand(doubled.py_func)
@@ -266,19 +347,29 @@ print(asked, run(), sum(running_sums.stats.cache_hits.values()))
 """
 
 
-def program(code, folder):
+def program(code, folder, timeout=300, cwd=None):
     """Run a program that finds no compiled kernel."""
+    command = [sys.executable, "-P", "-u", "-c", code]
     environment = {**os.environ, "NUMBA_CACHE_DIR": os.fspath(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_another_process_compiles(tmp_path):
+def test_another_process_compiles_and_runs_nothing_of_the_current_folder(tmp_path):
     sums = [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]
-    assert program(IN_THE_BACKGROUND, tmp_path).split("\n")[0] == f"({sums}, 0) ({sums}, 1) 1"
+    (tmp_path / "numba.py").write_text("raise SystemExit")
+    found = program(IN_THE_BACKGROUND, tmp_path / "compiled", timeout=60, cwd=tmp_path)
+    assert found.split("\n")[0] == f"({sums}, 0) ({sums}, 1) 1"
+
+
+def test_a_program_that_is_no_interpreter_starts_none(monkeypatch):
+    monkeypatch.setattr(background, "_start", lambda: pytest.fail("started"))
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert not background.compile_soon(hashing.running_sums, ())
+    monkeypatch.setattr(sys, "frozen", False)
+    monkeypatch.setattr(sys, "executable", None)
+    assert not background.compile_soon(hashing.running_sums, ())
 
 
 UNDER_A_LIMIT = """
