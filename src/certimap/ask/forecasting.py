@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.bounds import draws_between, min_entropy_bits
 from certimap.certify.draw_record import Lipschitz
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes
@@ -198,7 +198,7 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
     point = domain.encode(assignment)[None, :]
     log_probs = log_probs_of_neighbours(posterior, point)[0]
     own = domain.offsets[:-1] + point[0].astype(np.int64)
-    falls: NDArray[np.float64] = (float(log_probs[own[0]]) - np.delete(log_probs, own)) / LN2
+    falls: Floats = (float(log_probs[own[0]]) - np.delete(log_probs, own)) / LN2
     possible = falls[np.isfinite(falls)]
     return LipschitzEstimate(
         float(np.max(possible, initial=0.0)),

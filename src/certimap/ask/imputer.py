@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.ask.batch import BatchRow, map_rows
 from certimap.ask.session import Session
+from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.model import Model
@@ -49,18 +49,18 @@ class NotFitted(DataError, _exceptions.NotFittedError):
 class _Intervals:
     """The intervals of a numeric column: inner edges, and the fill value of each interval."""
 
-    edges: NDArray[np.float64]
-    fill: NDArray[np.float64]
+    edges: Floats
+    fill: Floats
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], n: int) -> _Intervals:
+    def of(cls, values: Floats, n: int) -> _Intervals:
         """Cut at quantiles; intervals without values are dropped, the rest are filled with their medians."""
         edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, n + 1)[1:-1]))
         edges = edges[edges > values.min()]
         place = np.searchsorted(edges, values, side="right")
         return cls(edges, np.array([np.median(values[place == k]) for k in range(len(edges) + 1)]))
 
-    def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def place(self, values: Floats) -> Floats:
         """Return the interval number of each value, NaN for NaN."""
         known = ~np.isnan(values)
         return np.where(known, np.searchsorted(self.edges, np.where(known, values, 0.0), side="right"), np.nan)
@@ -251,7 +251,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         parts: list[list[MapResult]] = _joblib.Parallel(n_jobs=self.n_jobs)(tasks)
         return [answer for part in parts for answer in part]
 
-    def _filled(self, X: Any, array: Any, missing: NDArray[np.bool_], results: Sequence[MapResult | None]) -> Any:
+    def _filled(self, X: Any, array: Any, missing: Flags, results: Sequence[MapResult | None]) -> Any:
         """Fill the missing cells with the answers, in a copy of the table."""
         is_frame = hasattr(X, "iloc")
         out = _copy(X if is_frame else array)
@@ -296,7 +296,7 @@ def _columns(X: Any, array: Any) -> dict[str, Any]:
     return {str(j): array[:, j] for j in range(array.shape[1])}
 
 
-def _numbers(column: Any) -> NDArray[np.float64] | None:
+def _numbers(column: Any) -> Floats | None:
     """Return a numeric column with NaN for missing values; None for other columns."""
     dtype = getattr(column, "dtype", None)
     kind = getattr(dtype, "kind", "O")

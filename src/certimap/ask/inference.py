@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.ask.conflict import SUMMED, with_conflict
 from certimap.ask.session import Session
 from certimap.core.arguments import check_whole, seed_checked
+from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes
 from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Domain, Label
@@ -81,7 +81,7 @@ def marginals(
     names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
-    found: dict[str, NDArray[np.float64]] = {}
+    found: dict[str, Floats] = {}
     limits = _limits(workers, time_limit, max_memory)
     if not open_names:
         _log_evidence(model, evidence, limits)  # refuses impossible evidence
@@ -262,7 +262,7 @@ def sample(
     *,
     as_frame: Literal[False] = False,
     **settings: Unpack[_Drawing],
-) -> dict[str, NDArray[Any]]: ...
+) -> dict[str, Array]: ...
 @overload
 def sample(
     model: Any,
@@ -326,7 +326,7 @@ def sample(
     return pandas.DataFrame(columns)
 
 
-def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
+def log_likelihood(model: Any, rows: Any) -> Floats:
     """Return the log likelihood of each row of a table in nats, shape (n_rows,), missing cells summed out.
 
     `model` is as in `marginals`. `rows` are a frame whose columns are variables, a dictionary of columns, or an
@@ -351,19 +351,19 @@ def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: froz
     return list(dict.fromkeys(names))
 
 
-def _observed(domain: Domain, name: str, log_weights: NDArray[np.float64]) -> int | None:
+def _observed(domain: Domain, name: str, log_weights: Floats) -> int | None:
     """Return the only state that the evidence allows, or None."""
     i = domain.index(name)
     left = np.flatnonzero(log_weights[domain.offsets[i] : domain.offsets[i + 1]] > -np.inf)
     return int(left[0]) if len(left) == 1 else None
 
 
-def _tables(posterior: Posterior) -> dict[str, NDArray[np.float64]]:
+def _tables(posterior: Posterior) -> dict[str, Floats]:
     """Return the distribution of each variable of a posterior."""
     assert isinstance(posterior, Masses)
     domain = posterior.domain
     each = posterior.log_mass_each(Boxes.full(domain))[0]
-    out: dict[str, NDArray[np.float64]] = {}
+    out: dict[str, Floats] = {}
     for i, name in enumerate(domain.names):
         logs = each[domain.offsets[i] : domain.offsets[i + 1]]
         row = np.exp(logs - logs.max())

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.ask.session import Ask, Session
 from certimap.certify.external import own_source
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Flags
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
@@ -60,7 +60,7 @@ class _Question:
 class _Part(NamedTuple):
     """A box to search, with starting points, seed and limits."""
 
-    mask: NDArray[np.bool_]
+    mask: Flags
     points: Points
     seed: int
     seconds: float | None

@@ -116,12 +116,7 @@ def _admit(arrays: Arrays, budget: CheckBudget) -> None:
 
 
 def _checked(
-    kind: str,
-    variables: Sequence[Stored],
-    arrays: Arrays,
-    proof: Proof,
-    exact: bool,
-    budget: CheckBudget,
+    kind: str, variables: Sequence[Stored], arrays: Arrays, proof: Proof, exact: bool, budget: CheckBudget
 ) -> Verdict:
     claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
@@ -185,12 +180,7 @@ def _circuit(
 
 
 def _normal(
-    kind: str,
-    variables: Sequence[Stored],
-    arrays: Arrays,
-    claim: Claim,
-    proof: Proof,
-    budget: CheckBudget,
+    kind: str, variables: Sequence[Stored], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
 ) -> tuple[float, str | None]:
     """Check as `_circuit` does, for mixtures of Gaussians with covariances and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:

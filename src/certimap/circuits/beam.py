@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.decode import evaluate_wanted
 from certimap.circuits.plan import Plan
 from certimap.circuits.walks import make_scratch, walk_arrays
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.logs import log_sum
 
-Floats = NDArray[np.float64]
 BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
 
 
@@ -126,6 +125,6 @@ class _Beam:
         return out
 
 
-def _largest(values: Floats, n: int) -> NDArray[np.int64]:
+def _largest(values: Floats, n: int) -> Ints:
     """Return the indices of the n largest values, largest first; ties in order of index."""
     return np.argsort(-values, kind="stable")[:n]

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
@@ -21,6 +20,7 @@ from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
+from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 
@@ -28,7 +28,6 @@ MAX_SCOPE_ENTRIES = 30_000_000  # limit on the size of all scopes together; larg
 MAX_SCOPE_WORDS = 50_000_000
 POOL_BYTES = 64_000_000
 TRACE_ENTRIES = 1 << 14  # initial entries of a trace; it grows fourfold
-Ints = NDArray[np.int64]
 TRACE_COLUMNS = 32  # bytes of columns for each entry
 
 
@@ -41,9 +40,9 @@ class PlanView:
     # interval below and above a probe's proposed split
     arrays: ProbeArrays
     # low, high: (n,): the intervals of the real variables
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    roundings: NDArray[np.float64]  # (5,): numbers of roundings for outward rounding of bounds, see `rounding.py`
+    low: Floats
+    high: Floats
+    roundings: Floats  # (5,): numbers of roundings for outward rounding of bounds, see `rounding.py`
 
     @classmethod
     def of(cls, plan: Plan) -> PlanView:
@@ -65,16 +64,10 @@ class PlanView:
         return len(self.arrays.children) + len(self.arrays.leaf_var)
 
 
-def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
+def roundings_of(plan: Plan, in_logs: Flags) -> Floats:
     """Return the numbers of roundings behind a root value and a column's, in the order of `rounding.py`."""
     return count_roundings(
-        plan.is_sum,
-        plan.child_ptr,
-        plan.children,
-        plan.leaf_ptr,
-        plan.leaf_var,
-        plan.domain.n_states,
-        in_logs,
+        plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr, plan.leaf_var, plan.domain.n_states, in_logs
     )
 
 
@@ -100,7 +93,7 @@ class Caps:
         self._trace = _make_trace(len(self.table.targets), TRACE_ENTRIES if self.is_traced else 0)
 
     @property
-    def log_caps(self) -> NDArray[np.float64]:
+    def log_caps(self) -> Floats:
         """float64, shape (n_nodes,): an upper bound on every node's natural log in any box; inf where unknown."""
         return self.table.caps
 
@@ -157,7 +150,7 @@ class Caps:
             larger.used[2] = 0
         self._trace = larger
 
-    def trace(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
+    def trace(self) -> tuple[Ints, Ints32, Bytes]:
         """Return the record of how searches covered their boxes: nodes, and per node kinds of entries and columns.
 
         Entries are in preorder: the splitting variable of a box, -1 for none, -2 for dropped columns. Each -2 has
@@ -227,8 +220,8 @@ def _make_table(view: PlanView) -> CapTable:
     bits = np.zeros((n_nodes, words), np.uint64)
     scopes(view.arrays, bits)
     targets = np.flatnonzero(view.arrays.is_sum).astype(np.int64)
-    members: list[NDArray[np.int64]] = []
-    sizes: list[NDArray[np.int64]] = []
+    members: list[Ints] = []
+    sizes: list[Ints] = []
     total = 0
     for start in range(0, len(targets), 1024):
         rows = bits[targets[start : start + 1024]]

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.kernels.cells import fill_cell_masses
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
 from certimap.circuits.plan import Plan
+from certimap.core.arrays import Floats
 from certimap.core.domain import Domain
 from certimap.core.rounding import ULP
 
 # Lower limit on ln of the mass of a possible cell: binary exponents of products of thousands of masses then stay
 # whole numbers. Raised masses lie below any p* that is not itself e^-1e9.
 LEAST_LOG_MASS = -1e9
-Edges = Sequence[NDArray[np.float64] | None]
+Edges = Sequence[Floats | None]
 
 
 def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:

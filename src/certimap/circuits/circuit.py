@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.leaves import leaf_kind
+from certimap.core.arrays import Floats, Ints, Ints8, Ints32
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.query import make_query
@@ -58,13 +58,13 @@ class Circuit(Model):
     """
 
     domain: Domain
-    kind: NDArray[np.int8]
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
-    leaf_var: NDArray[np.int32]
-    param_ptr: NDArray[np.int64]
-    params: NDArray[np.float64]
+    kind: Ints8
+    child_ptr: Ints
+    children: Ints
+    log_weights: Floats
+    leaf_var: Ints32
+    param_ptr: Ints
+    params: Floats
 
     def __post_init__(self) -> None:
         for name in ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params"):
@@ -98,11 +98,11 @@ class Circuit(Model):
     def __repr__(self) -> str:
         return f"Circuit({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
-    def children_of(self, node: int) -> NDArray[np.int64]:
+    def children_of(self, node: int) -> Ints:
         """Return the numbers of the children of a `node`, in order; empty for a leaf."""
         return self.children[self.child_ptr[node] : self.child_ptr[node + 1]]
 
-    def params_of(self, node: int) -> NDArray[np.float64]:
+    def params_of(self, node: int) -> Floats:
         """Return the parameters of the leaf `node`: log weights per state (nats), or those of a leaf on a real
         variable.
         """

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
@@ -17,6 +16,7 @@ from certimap.circuits.kernels.real import fill_log_masses, fill_touching
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
 from certimap.core.query import Query
@@ -31,8 +31,8 @@ MOST = 2**31 - 2**8  # limit on nodes, edges and parameters, numbered in 32 bits
 class ConditionedLeaves:
     """The leaves of a circuit under a query."""
 
-    position: NDArray[np.int32]  # (n_vars,): the position of each variable in the query, else -1
-    log_mass: NDArray[np.float64]  # (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes
+    position: Ints32  # (n_vars,): the position of each variable in the query, else -1
+    log_mass: Floats  # (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes
     queried: QueriedLeaves  # the queried leaves and their normalised vectors
 
 
@@ -71,7 +71,7 @@ def condition(
     return replace(plan, log_error=folded.error * float(np.finfo(np.float64).eps)), folded.log_evidence
 
 
-def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
+def fill_log_mass(circuit: Circuit, log_mass: Floats) -> float:
     """Add ln of the masses of inner nodes to those of leaves, shape (n_nodes,); return ln p(e).
 
     Raises ImpossibleEvidence if ln p(e) is -inf, and ModelError if it is otherwise not finite.
@@ -101,7 +101,7 @@ def checked(circuit: Circuit, query: Query) -> Circuit:
     return circuit
 
 
-def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, NDArray[np.float64]]:
+def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, Floats]:
     """Return the leaves of a checked circuit under a query, and bounds on the errors of their log masses.
 
     The bounds, shape (n_nodes,), are in units of the last place of 1, and 0 on inner nodes.
@@ -119,9 +119,9 @@ def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, NDArra
 def _with_real_leaves(
     circuit: Circuit,
     query: Query,
-    position: NDArray[np.int32],
-    log_mass: NDArray[np.float64],
-    log_error: NDArray[np.float64],
+    position: Ints32,
+    log_mass: Floats,
+    log_error: Floats,
     categorical: QueriedLeaves,
 ) -> QueriedLeaves:
     """Return the queried leaves, real ones included, and fill in the masses of all real leaves."""
@@ -145,7 +145,7 @@ def _with_real_leaves(
     return QueriedLeaves(nodes[order], start[order], states[order], log_tables)
 
 
-def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
+def _refuse_mixed_measures(circuit: Circuit, nodes: Ints) -> None:
     """Raise ModelError if a variable has leaves on whole numbers and on real numbers: no measure fits both."""
     whole = np.isin(circuit.kind[nodes], [code for code, leaf in leaf_kinds().items() if leaf.is_whole])
     both = np.intersect1d(circuit.leaf_var[nodes[whole]], circuit.leaf_var[nodes[~whole]])
@@ -156,7 +156,7 @@ def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
         )
 
 
-def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+def _real_entries(circuit: Circuit, query: Query, nodes: Ints) -> Floats:
     """Return the vectors of real leaves under the query, shape (n, REAL_SIZE); see `kernels/real.py`.
 
     The leaf of an observed variable is restricted to a point; its log mass is the log density there.
@@ -183,11 +183,7 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
 
 
 def _keep_touching(
-    circuit: Circuit,
-    leaves: ConditionedLeaves,
-    leaf_mass: NDArray[np.float64],
-    log_error: NDArray[np.float64],
-    log_total: float,
+    circuit: Circuit, leaves: ConditionedLeaves, leaf_mass: Floats, log_error: Floats, log_total: float
 ) -> None:
     """Keep queried leaves whose support meets the evidence in a single number, an end of both.
 
@@ -221,8 +217,8 @@ class _Folded(NamedTuple):
 
     new: NewNodes
     root: int
-    log_tables: NDArray[np.float64]
-    sums: NDArray[np.int32]
+    log_tables: Floats
+    sums: Ints32
     log_evidence: float
     error: float
 
@@ -268,9 +264,7 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
 
 
-def _decide_histograms(
-    circuit: Circuit, parents: NDArray[np.int32], single: NDArray[np.int32], decides: NDArray[np.int32]
-) -> None:
+def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decides: Ints32) -> None:
     """Mark sums of leaves of one real variable with disjoint supports: at most one leaf is nonzero."""
     low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
     for code, leaf in leaf_kinds().items():
@@ -337,9 +331,7 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     )
 
 
-def _sum_numbers(
-    sums: NDArray[np.int32], final: NDArray[np.int32], is_sum: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _sum_numbers(sums: Ints32, final: Ints32, is_sum: Flags) -> Ints:
     """Return the circuit's sum from which each node of the plan was made, else -1."""
     found = np.flatnonzero((sums >= 0) & (sums < len(final)))[::-1]  # the first wins if several became one
     places = final[sums[found]]
@@ -364,9 +356,7 @@ def _workspace(n_nodes: int, n_pool: int) -> Workspace:
     )
 
 
-def _probabilities(
-    domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _probabilities(domain: Domain, leaf_var: Ints32, leaf_start: Ints, log_tables: Floats) -> Floats:
     """Return the entries of categorical leaves as probabilities; entries of real leaves stay unchanged."""
     with np.errstate(over="ignore"):
         tables = np.exp(log_tables)

@@ -6,7 +6,6 @@ import math
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels import statistics
 from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
@@ -15,6 +14,7 @@ from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import find_floors
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, SMALLEST_FACTOR, UNIT_BITS
 
 LN_2 = math.log(2.0)
@@ -27,7 +27,7 @@ NUMBERS_TOGETHER = 2**16  # numbers split together: temporary arrays stay small 
 _laid_out: WeakKeyDictionary[Plan, ProbeArrays] = WeakKeyDictionary()
 
 
-def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def split_logs(logs: Floats) -> tuple[Floats, Floats]:
     """Return natural logs, at most 0, as values and counts: `value * 2^(-256 count)`.
 
     Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1. Values
@@ -88,7 +88,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
     )
 
 
-def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
+def _leaves_in_order(plan: Plan, mantissas: Floats) -> LeafPlaces:
     """Return the leaves in the order of products: by rank, and with many variables by variable."""
     n, n_nodes, n_vars = plan.n_leaves, plan.n_nodes, len(plan.domain)
     rank, floors, order = np.empty(n, np.int8), np.empty(n), np.arange(n, dtype=np.int32)
@@ -115,7 +115,7 @@ def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
     return places
 
 
-def functions_of(plan: Plan) -> NDArray[np.int64]:
+def functions_of(plan: Plan) -> Ints:
     """Return the addresses of the plan's real leaves' functions; none in a discrete domain."""
     if plan.domain.is_discrete:
         return np.zeros((0, 8), np.int64)
@@ -155,7 +155,7 @@ def _lay_out(plan: Plan) -> ProbeArrays:
     )
 
 
-def _in_logs(plan: Plan) -> NDArray[np.bool_]:
+def _in_logs(plan: Plan) -> Flags:
     """Mark leaves whose products might underflow, bool (n_leaves,): real leaves, and leaves with a tiny entry."""
     tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
     before = np.concatenate([[0], np.cumsum(tiny)])
@@ -163,7 +163,7 @@ def _in_logs(plan: Plan) -> NDArray[np.bool_]:
     return (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
 
 
-def _scales(plan: Plan) -> NDArray[np.float64]:
+def _scales(plan: Plan) -> Floats:
     """Return the smallest scale among each real variable's leaves; 1 for categorical variables."""
     scales = np.full(len(plan.domain), np.inf)
     if plan.domain.is_discrete:

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.evaluation import LN_UNIT, arrays_of
 from certimap.circuits.kernels.arrays import PlanArrays
@@ -18,11 +17,11 @@ from certimap.circuits.kernels.evaluate import assign_slots, evaluate, upward
 from certimap.circuits.kernels.load import load_block
 from certimap.circuits.kernels.statistics import most_roundings
 from certimap.circuits.plan import Plan
+from certimap.core.arrays import Array, Flags, Floats, Ints32
 from certimap.core.box import Boxes, Points
 from certimap.kernels.parallel import for_blocks
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 POINT, MASS = 0, 1
 _LANES = 8
 _LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
@@ -38,7 +37,7 @@ class Block:
     # values, counts: (rows, lanes)
     values: Floats
     counts: Floats
-    has: NDArray[np.bool_]  # (rows,): whether a row's counts are in use
+    has: Flags  # (rows,): whether a row's counts are in use
 
     @classmethod
     def empty(cls, n_rows: int, width: int) -> Block:
@@ -89,7 +88,7 @@ class Evaluator:
         return arrays_of(self.plan)
 
     @cached_property
-    def _slots(self) -> tuple[NDArray[np.int32], int]:
+    def _slots(self) -> tuple[Ints32, int]:
 
         plan = self.plan
         n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
@@ -97,7 +96,7 @@ class Evaluator:
         return slot, int(assign_slots(plan.child_ptr, plan.children, n_parents, free, slot))
 
     @cached_property
-    def _own_slots(self) -> NDArray[np.int32]:
+    def _own_slots(self) -> Ints32:
         return np.arange(self.plan.n_nodes, dtype=np.int32)
 
     @cached_property
@@ -172,12 +171,12 @@ class Evaluator:
         for_blocks(task, rows.n, task_rows, self.workers)
         return out
 
-    def empty_inputs(self, n_inputs: int, width: int) -> NDArray[Any]:
+    def empty_inputs(self, n_inputs: int, width: int) -> Array:
         """Return memory for a block's inputs: one byte each if states and masks fit."""
         fits = self.is_discrete and int(self.plan.domain.n_states.max(initial=0)) <= 256
         return np.empty((n_inputs, width), np.uint8 if fits else np.float64)
 
-    def upward_values(self, rows: Rows, inputs: NDArray[Any], block: Block) -> int:
+    def upward_values(self, rows: Rows, inputs: Array, block: Block) -> int:
         """Weigh all nodes in the first boxes, node i in row i of `block`; return the number of lanes in use.
 
         `inputs` (total_states, width) is filled in; `block` has at least one more row than nodes.
@@ -202,8 +201,8 @@ class Rows:
     """A batch of points or boxes for the kernels; the other kind is empty."""
 
     def __init__(self, points: Points | None, boxes: Boxes | None) -> None:
-        self.points: NDArray[Any] = np.zeros((0, 0), np.int16) if points is None else points
-        self.mask: NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
+        self.points: Array = np.zeros((0, 0), np.int16) if points is None else points
+        self.mask: Flags = np.zeros((0, 0), np.bool_)
         self.low_high: Floats = np.zeros((2, 0, 0))
         self.n = len(self.points)
         if boxes is not None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.condition import ConditionedLeaves, checked, fill_log_mass, leaves_of
 from certimap.circuits.kernels import paths, structure
+from certimap.core.arrays import Floats, Ints32
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
@@ -29,7 +29,7 @@ class GuessedCircuit:
     circuit: Circuit
     domain: Domain
     leaves: ConditionedLeaves
-    log_error: NDArray[np.float64]
+    log_error: Floats
     log_evidence: float
 
     @classmethod
@@ -68,11 +68,11 @@ class GuessedCircuit:
         return 2.0 * float(error[-1] + reach[-1]) * float(np.finfo(np.float64).eps)
 
     @cached_property
-    def _places(self) -> NDArray[np.int32]:
+    def _places(self) -> Ints32:
         """The query variable of each queried leaf."""
         return self.leaves.position[self.circuit.leaf_var[self.leaves.queried.nodes]]
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Natural log of p(q | e), shape (batch,); one pass per point."""
         out = np.empty(len(points))
         queried = self.leaves.queried
@@ -95,7 +95,7 @@ class GuessedCircuit:
         paths.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
         return self._walk_down(value)
 
-    def _peaks(self) -> NDArray[np.float64]:
+    def _peaks(self) -> Floats:
         """Return the largest log value of each leaf, shape (n_nodes,), 0 on inner nodes."""
         queried, value = self.leaves.queried, self.leaves.log_mass.copy()
         if len(queried.nodes):
@@ -103,7 +103,7 @@ class GuessedCircuit:
             value[queried.nodes] += np.where(np.isnan(peaks), -np.inf, peaks)
         return value
 
-    def _walk_down(self, value: NDArray[np.float64]) -> Points:
+    def _walk_down(self, value: Floats) -> Points:
         """Follow the child of largest weighted value at sums, and all children at products; shape (1, n)."""
         circuit, queried, position = self.circuit, self.leaves.queried, self.leaves.position
         point = np.zeros((1, len(self.domain)), np.int16)
@@ -123,7 +123,7 @@ class GuessedCircuit:
                 point[0, place] = int(np.argmax(entries))
         return point
 
-    def _pass(self, log_mass: NDArray[np.float64]) -> float:
+    def _pass(self, log_mass: Floats) -> float:
 
         structure.upward_log_mass(properties.circuit_arrays(self.circuit), log_mass)
         return float(log_mass[-1])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.posterior import Tightening
 from certimap.core.search_boxes import Answers, SearchBoxes
@@ -21,7 +21,6 @@ MAX_COMPONENTS = 8000
 MAX_MIXED = 2000  # limit with categorical query variables: caps, unused here, help with these
 MAX_LEAVES = 64_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
-Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks start climbs
 N_SLOW_STARTS = 8  # number of starts if a step is a pass through the circuit
 
@@ -30,8 +29,8 @@ N_SLOW_STARTS = 8  # number of starts if a step is a pass through the circuit
 class FlatMixture:
     """A plan with its products multiplied out."""
 
-    log_weights: NDArray[np.float64]  # natural logs, shape (K,)
-    starts: NDArray[np.int64]  # start of the vector of each variable's leaf in the plan's tables, (K, n)
+    log_weights: Floats  # natural logs, shape (K,)
+    starts: Ints  # start of the vector of each variable's leaf in the plan's tables, (K, n)
 
 
 def flattened(plan: Plan) -> FlatMixture | None:
@@ -47,7 +46,7 @@ def flattened(plan: Plan) -> FlatMixture | None:
     most = MAX_COMPONENTS if np.all(real) else MAX_MIXED
     if _count(plan) > min(most, MAX_LEAVES // len(domain)):
         return None
-    parts: list[tuple[Floats, NDArray[np.int64]]] = []
+    parts: list[tuple[Floats, Ints]] = []
     for i in range(plan.n_nodes):
         below: list[int] = plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]].tolist()
         if plan.is_sum[i]:
@@ -57,7 +56,7 @@ def flattened(plan: Plan) -> FlatMixture | None:
             continue
         leaves = slice(plan.leaf_ptr[i], plan.leaf_ptr[i + 1])
         logs: Floats = np.zeros(1)
-        starts: NDArray[np.int64] = np.full((1, len(domain)), -1)
+        starts: Ints = np.full((1, len(domain)), -1)
         starts[0, plan.leaf_var[leaves]] = plan.leaf_start[leaves]
         for c in below:
             logs = (logs[:, None] + parts[c][0]).ravel()
@@ -147,7 +146,7 @@ class MixtureProber(PlanProber):
             climb_gaussians(self._components, self._log_tops, self.view.low, self.view.high, room, one)
         return work
 
-    def _peaks(self, rows: NDArray[np.int64]) -> Points:
+    def _peaks(self, rows: Ints) -> Points:
         """Return the points at the peaks of all leaves of some components, shape (len(rows), n)."""
         arrays, view = self.view.arrays, self.view
         points = np.empty((len(rows), len(self.plan.domain)))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
@@ -27,31 +27,31 @@ class Plan:
     """
 
     domain: Domain  # the query variables
-    is_sum: NDArray[np.bool_]  # (n_nodes,)
+    is_sum: Flags  # (n_nodes,)
     # child_ptr, children: (n_nodes + 1,), and (n_edges,): inner children of node i are
     # `children[child_ptr[i]:child_ptr[i + 1]]`
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int32]
+    child_ptr: Ints
+    children: Ints32
     # weights, log_weights: (n_edges,): weights of the sums (each sum's weights add to 1) and their natural logs; 1
     # and 0 on the edges of products. A weight may underflow to 0 though its log is finite
-    weights: NDArray[np.float64]
-    log_weights: NDArray[np.float64]
+    weights: Floats
+    log_weights: Floats
     # leaf_ptr, leaf_var, leaf_start: (n_nodes + 1,), int32 and (n_leaves,): the leaves of product i are
     # `leaf_ptr[i]:leaf_ptr[i + 1]`; a leaf's variable (position in `domain`) and the start of its vector in
     # `tables`. Leaves may share a vector
-    leaf_ptr: NDArray[np.int64]
-    leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int64]
+    leaf_ptr: Ints
+    leaf_var: Ints32
+    leaf_start: Ints
     # tables, log_tables: float64: for a categorical leaf one probability per state (they add to 1), and their
     # natural logs. For a real leaf (in both arrays) its vector of `REAL_SIZE` numbers, see `kernels/real.py`: the
     # leaf is restricted to an interval, and normalised there
-    tables: NDArray[np.float64]
-    log_tables: NDArray[np.float64]
+    tables: Floats
+    log_tables: Floats
     # (n_nodes,): the query variable that a sum decides (its children allow disjoint sets of that variable's
     # states), else -1
-    decides: NDArray[np.int32]
+    decides: Ints32
     # (n_nodes,): for each sum, its source's index among the original circuit's sums; else -1
-    sum_numbers: NDArray[np.int64]
+    sum_numbers: Ints
     # a bound (nats) on the error of log-probabilities from conditioning: weights and leaves are rounded
     log_error: float = 0.0
 
@@ -74,7 +74,7 @@ class Plan:
         return len(self.children) + len(self.leaf_var)
 
     @cached_property
-    def is_whole(self) -> NDArray[np.bool_]:
+    def is_whole(self) -> Flags:
         """Which real variables take whole numbers only, bool, shape (n,)."""
         marks = np.zeros(len(self.domain), np.bool_)
         real = self.domain.n_states[self.leaf_var] == 0
@@ -84,7 +84,7 @@ class Plan:
         return marks
 
     @cached_property
-    def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def ends(self) -> tuple[Floats, Floats]:
         """The interval of each variable left by the evidence and the domain, shape (n,) each."""
         low, high = np.full(len(self.domain), np.inf), np.full(len(self.domain), -np.inf)
         real = self.domain.n_states[self.leaf_var] == 0
@@ -98,12 +98,12 @@ class Plan:
         return f"Plan({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
     @cached_property
-    def parent_of_edge(self) -> NDArray[np.int32]:
+    def parent_of_edge(self) -> Ints32:
         """The node that each inner edge starts from, int32, shape (len(children),)."""
         return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.child_ptr))
 
     @cached_property
-    def parent_of_leaf(self) -> NDArray[np.int32]:
+    def parent_of_leaf(self) -> Ints32:
         """The product that each leaf belongs to, int32, shape (n_leaves,)."""
         return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.leaf_ptr))
 
@@ -141,12 +141,7 @@ class Plan:
         children[inner_slots] = self.children.astype(np.int64) + n_leaf_nodes
         log_weights = np.zeros(self.n_edges)
         log_weights[inner_slots] = self.log_weights
-        kind = np.concatenate(
-            [
-                leaf_code,
-                np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT),
-            ]
-        ).astype(np.int8)
+        kind = np.concatenate([leaf_code, np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT)]).astype(np.int8)
         n_nodes = n_leaf_nodes + self.n_nodes
         return Circuit(
             self.domain,

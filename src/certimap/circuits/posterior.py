@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits import walks
 from certimap.circuits.beam import beam
@@ -21,6 +20,7 @@ from certimap.circuits.mixture import MixtureProber, flattened
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
 from certimap.circuits.sampler import Sampler
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -116,7 +116,7 @@ class CircuitPosterior:
         given = {"log_evidence": self.log_evidence, "workers": self.workers, "origin": self.origin}
         return {"plan": self.plan, **given}
 
-    def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> CircuitPosterior:
+    def cut(self, cells: Domain, edges: Sequence[Floats | None]) -> CircuitPosterior:
         """Return the distribution over the cells of a partition, a circuit with the same structure.
 
         Arguments as in `cut_plan`. Its `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
@@ -135,16 +135,16 @@ class CircuitPosterior:
             return self.sampler.sample(n, rng)
         return self.sampler.sample_in(n, rng, self._boxes(boxes))
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln p(q | e) at each row (a density in real variables), shape (batch,); -inf at zero."""
         return self.evaluator.log_values(POINT, self._points(points), None)
 
-    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass(self, boxes: Boxes) -> Floats:
         """Return ln P(box | e), shape (batch,), rounded to nearest (see `facts.log_slack`)."""
         values = self.evaluator.log_values(MASS, None, self._boxes(boxes))
         return np.minimum(values, 0.0)
 
-    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass_each(self, boxes: Boxes) -> Floats:
         """Return ln P(box with variable i set to state a | e), shape (batch, total_states).
 
         One upward and one downward pass. For a single point this gives all its neighbours at Hamming distance 1.

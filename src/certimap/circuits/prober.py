@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits import walks
 from certimap.circuits.caps import Caps, PlanView, empty_table, small_pool
 from certimap.circuits.kernels.climb import climb_rows
 from certimap.circuits.kernels.probe import probe_rows
 from certimap.circuits.plan import Plan
+from certimap.core.arrays import Array, Floats
 from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.posterior import Tightening
@@ -28,7 +26,7 @@ class PlanProber:
     node in any box, natural logs; None for none yet.
     """
 
-    def __init__(self, plan: Plan, workers: int, log_caps: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, plan: Plan, workers: int, log_caps: Floats | None = None) -> None:
         self.plan, self.workers = plan, workers
         self.view = PlanView.of(plan)
         arrays, ends = self.view.arrays, (self.view.low, self.view.high)
@@ -115,7 +113,7 @@ class PlanProber:
     def keep_trace(self, max_bytes: int) -> None:
         self._max_trace = max_bytes
 
-    def trace(self) -> dict[str, NDArray[Any]] | None:
+    def trace(self) -> dict[str, Array] | None:
         if self.caps is None:
             return {}
         if not self.caps.is_traced:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.circuits.kernels import leaf_masses
 from certimap.circuits.kernels import structure as kernels
 from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
+from certimap.core.arrays import Floats, Ints, Ints32
 from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
@@ -20,10 +20,10 @@ from certimap.errors import ModelError
 class CategoricalParams:
     """The parameters of a circuit's categorical leaves, packed."""
 
-    nodes: NDArray[np.int64]  # (n_leaves,): the leaves
-    ptr: NDArray[np.int64]  # (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`
-    values: NDArray[np.float64]  # float64: natural-log weights, one per state
-    states: NDArray[np.int64]  # int64: the state of each entry of `values`
+    nodes: Ints  # (n_leaves,): the leaves
+    ptr: Ints  # (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`
+    values: Floats  # float64: natural-log weights, one per state
+    states: Ints  # int64: the state of each entry of `values`
 
 
 def categorical_params(circuit: Circuit) -> CategoricalParams:
@@ -44,11 +44,7 @@ def circuit_arrays(circuit: Circuit) -> CircuitArrays:
 
 
 def categorical_leaves(
-    circuit: Circuit,
-    log_weights: NDArray[np.float64],
-    position: NDArray[np.int32],
-    log_mass: NDArray[np.float64],
-    log_error: NDArray[np.float64],
+    circuit: Circuit, log_weights: Floats, position: Ints32, log_mass: Floats, log_error: Floats
 ) -> QueriedLeaves:
     """Return the queried categorical leaves, and fill in the masses of all, with their errors.
 
@@ -69,7 +65,7 @@ def categorical_leaves(
     return leaves
 
 
-def full_state_sets(domain: Domain) -> NDArray[np.int64]:
+def full_state_sets(domain: Domain) -> Ints:
     """Return each variable's set of all states as bits (state modulo 64), int64, shape (n,)."""
     sizes = np.minimum(domain.n_states, 64).astype(np.uint64)
     ones = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -81,7 +77,7 @@ def full_state_sets(domain: Domain) -> NDArray[np.int64]:
 class Structure:
     """Properties of a circuit's scopes."""
 
-    parents: NDArray[np.int32]  # (n_nodes,): edges into each node from reachable nodes; 0 for unreachable nodes
+    parents: Ints32  # (n_nodes,): edges into each node from reachable nodes; 0 for unreachable nodes
     rough_sum: int  # the first reachable sum whose children differ in scope, or -1
     # whether some reachable product has two children that share a variable (valid only if `rough_sum` is -1)
     overlapping: bool
@@ -125,7 +121,7 @@ def is_decomposable(circuit: Circuit) -> bool:
     return not found.overlapping if found.rough_sum < 0 else overlapping_product(circuit) is None
 
 
-def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
+def decided_variables(circuit: Circuit) -> Ints32:
     """Return the variable decided by each node, int32, shape (n_nodes,), else -1.
 
     A sum decides a variable if its children allow pairwise disjoint sets of that variable's states; at
@@ -142,12 +138,8 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
 
 
 def find_decided(
-    arrays: CircuitArrays,
-    parents: NDArray[np.int32],
-    position: NDArray[np.int32],
-    leaves: QueriedLeaves,
-    full_sets: NDArray[np.int64],
-) -> NDArray[np.int32]:
+    arrays: CircuitArrays, parents: Ints32, position: Ints32, leaves: QueriedLeaves, full_sets: Ints
+) -> Ints32:
     """Return the variable decided by each live sum, numbered by `position`, given restricted leaves."""
     n_nodes = len(arrays.kind)
     out, start, count = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int8)
@@ -174,7 +166,7 @@ def is_deterministic(circuit: Circuit) -> bool:
     return bool(np.all(decided[(circuit.kind == NodeKind.SUM) & (parents > 0) & several] >= 0))
 
 
-def _explicit_scopes(circuit: Circuit, parents: NDArray[np.int32]) -> list[int]:
+def _explicit_scopes(circuit: Circuit, parents: Ints32) -> list[int]:
     """Return each reachable node's scope as the bits of an int; only for errors and for smoothing."""
     scopes = [0] * circuit.n_nodes
     for node in np.flatnonzero(parents):

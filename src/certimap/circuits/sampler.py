@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.evaluator import MASS, Block, Evaluator, Rows
 from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
+from certimap.core.arrays import Floats, Ints, Ints16, Ints32, Words
 from certimap.core.box import Boxes, Points
 from certimap.errors import QueryError
 from certimap.kernels.parallel import for_blocks
@@ -24,18 +24,18 @@ class Sampler:
         self.plan = evaluator.plan
 
     @cached_property
-    def _cumulated(self) -> NDArray[np.float64]:
+    def _cumulated(self) -> Floats:
 
         out = np.empty_like(self.plan.weights)
         cumulate(self.plan.child_ptr, self.plan.weights, out)
         return out
 
-    def _outputs(self, n: int) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+    def _outputs(self, n: int) -> tuple[Ints16, Floats]:
         n_vars = len(self.plan.domain)
         is_discrete = self.plan.domain.is_discrete
         return np.zeros((n, n_vars), np.int16), np.empty((0 if is_discrete else n, n_vars))
 
-    def _finish(self, states: NDArray[np.int16], reals: NDArray[np.float64]) -> Points:
+    def _finish(self, states: Ints16, reals: Floats) -> Points:
         domain = self.plan.domain
         if domain.is_discrete:
             return states
@@ -57,7 +57,7 @@ class Sampler:
         for_blocks(task, n, _TASK_ROWS, self.evaluator.workers)
         return self._finish(states, reals)
 
-    def _walk(self) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    def _walk(self) -> tuple[Ints32, Words]:
         return np.empty(len(self.plan.domain) + 2, np.int32), np.empty(4, np.uint64)
 
     def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
@@ -69,10 +69,10 @@ class Sampler:
         largest = float(log_mass.max(initial=-np.inf))
         if largest == -np.inf:
             raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
-        running: NDArray[np.float64] = np.cumsum(np.exp(log_mass - largest))
+        running: Floats = np.cumsum(np.exp(log_mass - largest))
         last = int(np.flatnonzero(log_mass > -np.inf)[-1])
-        targets: NDArray[np.float64] = rng.random(n) * running[-1]
-        places: NDArray[np.int64] = np.searchsorted(running, targets, side="right")  # pyright: ignore
+        targets: Floats = rng.random(n) * running[-1]
+        places: Ints = np.searchsorted(running, targets, side="right")  # pyright: ignore
         chosen = np.minimum(places, last)
         states, reals = self._outputs(n)
         rows = np.argsort(chosen, kind="stable")
@@ -98,10 +98,10 @@ class Sampler:
         source: Rows,
         start: int,
         stop: int,
-        rows: NDArray[np.int64],
-        lanes: NDArray[np.int64],
-        states: NDArray[np.int16],
-        reals: NDArray[np.float64],
+        rows: Ints,
+        lanes: Ints,
+        states: Ints16,
+        reals: Floats,
     ) -> None:
         """Draw some rows inside the boxes `start:stop` of `source`."""
         part = source.part(start, stop)

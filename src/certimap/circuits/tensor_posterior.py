@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.tensors import TensorPlan
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior
@@ -51,7 +51,7 @@ class TensorPosterior:
             raise SolverError("draws inside boxes were asked for on a device; leave device= out")
         return self.tensors.sample(n, rng)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln p(q | e) at each row, shape (batch,); -inf at zero."""
         return self.tensors.log_prob(points)
 

@@ -10,11 +10,11 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.layers import Layers
 from certimap.circuits.plan import Plan
 from certimap.circuits.torch_install import device_of, torch
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.box import Points
 from certimap.errors import QueryError
 
@@ -51,10 +51,10 @@ class TensorPlan:
             for layer in layers.layers
         ]
 
-    def _floats(self, numbers: NDArray[Any]) -> Tensor:
+    def _floats(self, numbers: Array) -> Tensor:
         return torch().as_tensor(np.array(numbers, np.float64), dtype=self.dtype, device=self.device)
 
-    def _ints(self, numbers: NDArray[Any]) -> Tensor:
+    def _ints(self, numbers: Array) -> Tensor:
         return torch().as_tensor(np.array(numbers, np.int64), device=self.device)
 
     def __call__(self, weights: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class TensorPlan:
         """
         return _function().apply(weights, self)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln p at each row of states, shape (batch,).
 
         A device that runs out of memory gets smaller blocks; if even a single row does not fit, the CPU takes
@@ -74,7 +74,7 @@ class TensorPlan:
         n_variables = len(self.plan.domain)
         if np.ndim(points) != 2 or np.shape(points)[1] != n_variables:
             raise QueryError(f"points have shape {np.shape(points)}; expected (batch, {n_variables})")
-        states: NDArray[np.int64] = np.ascontiguousarray(np.asarray(points).T, dtype=np.int64)
+        states: Ints = np.ascontiguousarray(np.asarray(points).T, dtype=np.int64)
         if np.any(states < 0) or np.any(states >= self.plan.domain.n_states[:, None]):
             raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
         out = np.empty(len(points))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels.decode import (
@@ -20,6 +19,7 @@ from certimap.circuits.kernels.decode import (
 from certimap.circuits.kernels.real import mixture_log_densities
 from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.plan import Plan
+from certimap.core.arrays import Floats, Ints, Ints32
 from certimap.core.box import Points
 
 
@@ -56,7 +56,7 @@ def make_scratch(plan: Plan, width: int) -> DecodeScratch:
     )
 
 
-def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
+def modes(plan: Plan, log_mass: Floats) -> Points:
     """Return the modes of the variables' marginals, shape (1, n); the first of equal states.
 
     `log_mass` (total_states,) is ln P of each state of the categorical variables.
@@ -95,7 +95,7 @@ def _decoded(plan: Plan, nodes: ProbeArrays, kept: WalkArrays) -> Points:
     return point[None, :].astype(plan.domain.point_dtype)
 
 
-def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     """Return, for every node, the first with the same children (see `WalkArrays`) and the next one.
 
     Nodes are compared by hashes, and lengths are checked. A collision of different nodes could only worsen
@@ -120,7 +120,7 @@ def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return group.astype(np.int32), following
 
 
-def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], ProbeArrays, WalkArrays]:
+def _leaf_flow(plan: Plan) -> tuple[Floats, ProbeArrays, WalkArrays]:
     """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
     nodes, kept = walk_arrays(plan)
     log_flow = np.full(plan.n_nodes, -np.inf)
@@ -129,9 +129,7 @@ def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], ProbeArrays, WalkArrays
     return log_flow[plan.parent_of_leaf], nodes, kept
 
 
-def _mode_of_mixture(
-    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: ProbeArrays, kept: WalkArrays
-) -> float:
+def _mode_of_mixture(leaves: Ints, log_leaf_flow: Floats, nodes: ProbeArrays, kept: WalkArrays) -> float:
     """Return the component's peak at which the mixture of these real leaves is densest."""
     starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
     log_weights = np.full(len(starts), -np.inf)

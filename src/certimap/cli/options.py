@@ -76,8 +76,7 @@ class EvidenceOptions:
         option("--query", "-q", metavar="A,B", help="Query variables; repeatable. Omitted: all without evidence."),
     ] = None
     evidence: Annotated[
-        list[str] | None,
-        option("--evidence", "-e", metavar="X=a,Y=b", help="Observed states; repeatable."),
+        list[str] | None, option("--evidence", "-e", metavar="X=a,Y=b", help="Observed states; repeatable.")
     ] = None
     evidence_file: Annotated[
         Path | None,

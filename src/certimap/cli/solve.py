@@ -75,8 +75,7 @@ class RequestOptions:
     warm_start: Annotated[
         list[str] | None,
         option(
-            "--warm-start",
-            help=f"A heuristic's name, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable.",
+            "--warm-start", help=f"A heuristic's name, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable."
         ),
     ] = None
     upper_bound: Annotated[

@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.control import Control, WorkClock
 from certimap.core.posterior import Tightening
@@ -34,7 +34,6 @@ from certimap.trees.wide import Wide
 DOING = "looking for the tree of a structured circuit"
 SECONDS_PER_ENTRY = 4e-7
 NODES_PER_LOOK = 1024
-Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
 
 
@@ -103,14 +102,14 @@ def _may_be_structured(plan: Plan, control: Control) -> bool:
     return True
 
 
-def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _below(plan: Plan, stands_for: Ints, nodes: Ints) -> Ints:
     """Return the representatives of the children of nodes."""
     is_parent = np.zeros(plan.n_nodes, np.bool_)
     is_parent[nodes] = True
     return np.unique(stands_for[plan.children[is_parent[plan.parent_of_edge]]])
 
 
-def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _blocks(plan: Plan, cut: Flags) -> Ints32:
     """Return each variable's connected component in the circuit without edges from `cut` nodes."""
     sparse: Any = import_module("scipy.sparse")  # no types there
     edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
@@ -134,7 +133,7 @@ class _Nodes:
     """A plan's nodes, merged: a product of a single node is represented by that node, equal products by one."""
 
     plan: Plan
-    stands_for: NDArray[np.int64]  # int64, shape (n_nodes,): the node that represents each node
+    stands_for: Ints  # int64, shape (n_nodes,): the node that represents each node
     height: list[int]  # number of layers of sums above the products of a node's scope; 0 for a product
     scope: list[int]  # the variables of each representing node, as bits
     parts: dict[int, Parts]  # the parts of each representing product; regrouped products follow the plan's nodes
@@ -162,7 +161,7 @@ class _Nodes:
         self.parts[node] = parts
         self.scope[node] = self._scope_of(parts)
 
-    def children(self, node: int) -> NDArray[np.int64]:
+    def children(self, node: int) -> Ints:
         """Return the representatives of a node's children."""
         begin, end = self.plan.child_ptr[node], self.plan.child_ptr[node + 1]
         return self.stands_for[self.stands_for[self.plan.children[begin:end]]]
@@ -198,7 +197,7 @@ class _Nodes:
         return node
 
 
-def _without_links(plan: Plan) -> NDArray[np.int64]:
+def _without_links(plan: Plan) -> Ints:
     """Return, for each node, the first node from it downward that is not a product of a single node."""
     target = np.arange(plan.n_nodes, dtype=np.int64)
     n_children, n_leaves = np.diff(plan.child_ptr), np.diff(plan.leaf_ptr)
@@ -256,7 +255,7 @@ class _Tree:
         nodes, plan = self.nodes, self.nodes.plan
         for layer in range(max(nodes.height[s] for s in states), 0, -1):
             place: dict[int, int] = {}
-            rows: list[tuple[NDArray[np.int64], Floats | float]] = []
+            rows: list[tuple[Ints, Floats | float]] = []
             for s in states:
                 is_open = nodes.height[s] == layer
                 below = nodes.children(s).tolist() if is_open else [s]
@@ -376,7 +375,7 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
     return TreeSum(trees, log_weights)
 
 
-def _connected(plan: Plan) -> NDArray[np.int32]:
+def _connected(plan: Plan) -> Ints32:
     """Return each node's connected component in the circuit without its root."""
     sparse: Any = import_module("scipy.sparse")  # no types there
     inner = plan.parent_of_edge < plan.n_nodes - 1
@@ -385,7 +384,7 @@ def _connected(plan: Plan) -> NDArray[np.int32]:
     return sparse.csgraph.connected_components(joins, directed=False)[1]
 
 
-def _mixed(plan: Plan, keep: NDArray[np.bool_], parts: NDArray[np.int32], log_weights: Floats) -> Plan:
+def _mixed(plan: Plan, keep: Flags, parts: Ints32, log_weights: Floats) -> Plan:
     """Return a plan of some nodes, under a root that is a weighted sum of some of them."""
     nodes = np.flatnonzero(keep)
     place = np.full(plan.n_nodes, -1, np.int32)

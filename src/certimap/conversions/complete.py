@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Facts, Posterior
@@ -35,7 +35,7 @@ class CompletePosterior:
         """Return n empty assignments, shape (n, 0)."""
         return np.empty((n, 0), np.int16)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln 1 for each row of `points`, shape (batch,)."""
         return np.zeros(len(points))
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
 from certimap.conversions.network_to_tree import elimination_order
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Limits
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
@@ -30,10 +30,6 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.build import buckets_of_factors
 from certimap.trees.regions import Bucket, conditionals, contract_chains, make_tree
 from certimap.trees.wide import Wide
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 MAX_ENTRIES = 2**22  # limit on entries of all tables of rows conditioned together
 RESERVED = 2  # reserved positions, for the constants 0 and 1

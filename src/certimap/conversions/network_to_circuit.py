@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32, Words
 from certimap.core.axes import spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain
@@ -28,15 +28,13 @@ from certimap.core.logs import log_sum, log_sum_runs
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.elimination import Elimination
-from certimap.networks.factor import Floats, add_logs
+from certimap.networks.factor import add_logs
 from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
     from certimap.networks.network import Network
 
-Ints = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
 
 # Log weights closer than this are equal in comparisons of nodes: rows of a table that differ only by rounding
 # then share their circuits. The resulting error is below the error of summing in float64.
@@ -49,11 +47,11 @@ class NodeStore:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self.n_nodes = 0
-        self._kinds: list[NDArray[np.int8]] = []
+        self._kinds: list[Ints8] = []
         self._n_children: list[Ints] = []
         self._children: list[Ints] = []
         self._log_weights: list[Floats] = []
-        self._leaf_vars: list[NDArray[np.int32]] = []
+        self._leaf_vars: list[Ints32] = []
         self._n_params: list[Ints] = []
         self._params: list[Floats] = []
 
@@ -109,7 +107,7 @@ def _starts(counts: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int64)
 
 
-def _reached(child_ptr: Ints, children: Ints) -> NDArray[np.bool_]:
+def _reached(child_ptr: Ints, children: Ints) -> Flags:
     """Return which nodes are reachable from the last one, shape (n_nodes,); each node is expanded once."""
     alive = np.zeros(len(child_ptr) - 1, np.bool_)
     alive[-1] = True
@@ -128,7 +126,7 @@ def spans(starts: Ints, lengths: Ints) -> Ints:
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
-def distinct(columns: Sequence[Ints | Hashes]) -> tuple[Ints, Ints]:
+def distinct(columns: Sequence[Ints | Words]) -> tuple[Ints, Ints]:
     """Find the distinct rows of a table given by columns.
 
     Returns the first occurrence of each distinct row, in sorted order of rows, and each row's index among them.
@@ -144,7 +142,7 @@ def distinct(columns: Sequence[Ints | Hashes]) -> tuple[Ints, Ints]:
     return order[new], which
 
 
-def scrambled(values: Ints | Hashes, seed: int) -> Hashes:
+def scrambled(values: Ints | Words, seed: int) -> Words:
     """Return a 64-bit hash of each integer (the finaliser of splitmix64)."""
     z = values.astype(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -157,12 +155,12 @@ def grains(log_weights: Floats) -> Ints:
     return np.rint(np.clip(log_weights, -1e6, 1e6) / LOG_WEIGHT_GRAIN).astype(np.int64)
 
 
-def hashed_rows(parts: Sequence[Ints], starts: Ints) -> list[Hashes]:
+def hashed_rows(parts: Sequence[Ints], starts: Ints) -> list[Words]:
     """Return two 64-bit hashes of each run of entries, each entry a tuple of one integer per part.
 
     Runs begin at `starts` and are never empty; the order of entries inside a run does not count.
     """
-    hashes: list[Hashes] = []
+    hashes: list[Words] = []
     for seed in (1, 2):
         entry = np.zeros(len(parts[0]), np.uint64)
         for k, part in enumerate(parts):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Flags, Floats, Ints
 from certimap.core.domain import Domain, Real
 
-Points = NDArray[Any]  # int16 state positions, or float64 when the domain has a real variable
+Points = Array  # int16 state positions, or float64 when the domain has a real variable
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +30,9 @@ class Boxes:
     """
 
     domain: Domain
-    mask: NDArray[np.bool_]
-    low: NDArray[np.float64] | None = None
-    high: NDArray[np.float64] | None = None
+    mask: Flags
+    low: Floats | None = None
+    high: Floats | None = None
 
     @classmethod
     def full(cls, domain: Domain, batch: int = 1) -> Boxes:
@@ -78,12 +77,12 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.mask)
 
-    def __getitem__(self, rows: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Boxes:
+    def __getitem__(self, rows: slice | Ints | Flags) -> Boxes:
         low = None if self.low is None else self.low[rows]
         high = None if self.high is None else self.high[rows]
         return Boxes(self.domain, self.mask[rows], low, high)
 
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """Return the number of states of each categorical variable per box, shape (batch, n); 0 for real ones."""
         padded = np.concatenate([np.zeros((len(self), 1), np.int64), np.cumsum(self.mask, axis=1)], axis=1)
         return padded[:, self.domain.offsets[1:]] - padded[:, self.domain.offsets[:-1]]
@@ -92,7 +91,7 @@ class Boxes:
         """Return the exact number of points in each box of a discrete domain, without overflow."""
         return [math.prod(row) for row in self.counts().tolist()]
 
-    def holds(self, points: Points) -> NDArray[np.bool_]:
+    def holds(self, points: Points) -> Flags:
         """Return whether each point lies in the first box, shape (batch,); discrete domains only.
 
         `points` are state positions, shape (batch, n).

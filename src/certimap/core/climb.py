@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, Posterior
 
-Floats = NDArray[np.float64]
 MAX_ROUNDS = 200
 
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Ints
 from certimap.core.untyped import is_missing
 from certimap.errors import ModelError, QueryError, did_you_mean
 
@@ -181,8 +181,8 @@ class Domain:
             names = [v.name for v in self.variables]
             doubled = next(n for n in names if names.count(n) > 1)
             raise ModelError(f"variable {doubled!r} is declared twice; names must be distinct")
-        self.n_states: NDArray[np.int64] = np.array([v.n_states for v in self.variables], np.int64)
-        self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.n_states)]).astype(np.int64)
+        self.n_states: Ints = np.array([v.n_states for v in self.variables], np.int64)
+        self.offsets: Ints = np.concatenate([[0], np.cumsum(self.n_states)]).astype(np.int64)
         self.n_states.setflags(write=False)
         self.offsets.setflags(write=False)
 
@@ -249,7 +249,7 @@ class Domain:
         """Return the domain of the variables at `positions`, in the given order."""
         return Domain(self.variables[i] for i in positions)
 
-    def encode(self, assignment: dict[str, Label]) -> NDArray[Any]:
+    def encode(self, assignment: dict[str, Label]) -> Array:
         """Return a full `assignment` of labels (numbers for real variables) by name as one point, shape (n,).
 
         A point holds state positions, and is float64 where a variable is real. Raises QueryError for a variable
@@ -269,7 +269,7 @@ class Domain:
                 point[i] = as_real(variable, value)
         return point
 
-    def decode(self, point: NDArray[Any]) -> dict[str, Label]:
+    def decode(self, point: Array) -> dict[str, Label]:
         """Return the labels of one `point` by name, in the domain's order.
 
         It holds state positions (values of real variables), shape (n,).

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
@@ -74,7 +74,7 @@ class FunctionPosterior:
         """
         if boxes is not None:
             raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
-        points: NDArray[Any] = np.asarray(self._sample(n, rng))
+        points: Array = np.asarray(self._sample(n, rng))
         if points.shape != (n, len(self._domain)):
             raise ModelError(f"sample returned shape {points.shape}; expected {(n, len(self._domain))}")
         discrete = np.flatnonzero(self._domain.n_states)
@@ -90,12 +90,12 @@ class FunctionPosterior:
             )
         return points.astype(self._domain.point_dtype)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln p(q | e), or ln p(q, e) if not normalised, in nats, shape (batch,); -inf where it is zero.
 
         `points` are state positions (values of real variables), shape (batch, n).
         """
-        values: NDArray[np.float64] = np.asarray(self._log_prob(points), np.float64)
+        values: Floats = np.asarray(self._log_prob(points), np.float64)
         if values.shape != (len(points),):
             raise ModelError(f"log_prob returned shape {values.shape} for {len(points)} points; expected one each")
         return values

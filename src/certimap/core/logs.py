@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.errors import SolverError
-
-Floats = NDArray[np.float64]
 
 
 def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
@@ -43,7 +41,7 @@ def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Fl
     return np.asarray(np.squeeze(logs, axis=axes))
 
 
-def log_sum_runs(log_values: Floats, starts: NDArray[np.int64]) -> Floats:
+def log_sum_runs(log_values: Floats, starts: Ints) -> Floats:
     """Return the natural log of each run's sum. Runs begin at `starts` and are not empty."""
     if not len(starts):
         return np.zeros(0)

@@ -15,8 +15,8 @@ from types import UnionType
 from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.named import place_of
@@ -93,8 +93,8 @@ FIND_SECONDS = 0.5  # time to find a point after a run has ended without one
 class LogInterval(NamedTuple):
     """Natural logs of lower and upper bounds, float64, shape (batch,) each."""
 
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    lower: Floats
+    upper: Floats
 
 
 class CapabilityType(type(Protocol)):
@@ -135,7 +135,7 @@ class Posterior(Protocol, metaclass=CapabilityType):
         """The facts; the same at every call."""
         ...
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return ln p(q | e) of each row of `points`, in nats, float64, shape (batch,); -inf where it is zero.
 
         It is ln p(q, e) if the facts say that it is not normalised, and the lower bound if it is `TwoSided`. The
@@ -172,11 +172,11 @@ class Draws(Posterior, Protocol):
 class Masses(Posterior, Protocol):
     """A posterior that knows the probability of a box."""
 
-    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass(self, boxes: Boxes) -> Floats:
         """Natural log of P(box | e), shape (batch,)."""
         ...
 
-    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass_each(self, boxes: Boxes) -> Floats:
         """`log_mass` of each box with variable i restricted to state a, even if the box excludes a.
 
         Shape (batch, total_states). For a single-point box these are the neighbours of the point.
@@ -188,11 +188,11 @@ class Masses(Posterior, Protocol):
 class Bounds(Posterior, Protocol):
     """A posterior that bounds its values in a box; a default prober searches by these bounds."""
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound(self, boxes: Boxes) -> Floats:
         """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
         ...
 
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound_each(self, boxes: Boxes) -> Floats:
         """`log_bound` of each box with variable i restricted to state a; shape (batch, total_states)."""
         ...
 
@@ -330,11 +330,11 @@ class Regions(Draws, Masses, Probes, Protocol):
         """Decode the upward pass of bounds, shape (1, n): the maximum if nothing is hidden."""
         ...
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound(self, boxes: Boxes) -> Floats:
         """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
         ...
 
-    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two.
 
         `mask` is bool, shape (total_states,); messages are laid out by the tree's `message_ptr`.

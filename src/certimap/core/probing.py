@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.climb import climb
 from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
-
-Floats = NDArray[np.float64]
 
 
 def prober_of(posterior: Probes | Bounds, control: Control | None = None) -> Prober:

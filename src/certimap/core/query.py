@@ -9,8 +9,8 @@ from numbers import Real as RealNumber
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label, Real, as_real
 from certimap.core.untyped import is_iterable, is_mapping, is_missing, is_sequence, is_set
 from certimap.errors import CertimapError, QueryError
@@ -42,8 +42,8 @@ class Query:
     """
 
     domain: Domain
-    variables: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
+    variables: Ints
+    log_weights: Floats
     values: Mapping[int, float]
     intervals: Mapping[int, tuple[float, float]]
     observed: frozenset[int]
@@ -149,7 +149,7 @@ def names_of(variables: Any, what: str = "the query", error: type[CertimapError]
     raise error(f"{what} is {variables!r}; expected a name, or a list of names, of variables")
 
 
-def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapping[int, int]) -> None:
+def _set_labelled(log_weights: Floats, domain: Domain, states: Mapping[int, int]) -> None:
     """Allow only the given state of each variable in `states`, in place."""
     variables = np.fromiter(states, np.int64, len(states))
     is_labelled = np.zeros(len(domain), np.bool_)
@@ -200,7 +200,7 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
     )
 
 
-def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
+def _state_weights(variable: Categorical, value: Any) -> tuple[Floats, bool]:
     """Return the log weight of each state, and whether the evidence is hard."""
     if isinstance(value, np.ndarray):
         return _state_weights(variable, value.tolist())
@@ -230,13 +230,13 @@ def explicit_form(value: Any) -> str | None:
     return None
 
 
-def _of_form(variable: Categorical, form: str, content: Any) -> NDArray[np.float64]:
+def _of_form(variable: Categorical, form: str, content: Any) -> Floats:
     if form == "states":
         return _of_states(variable, list(content))
     return _of_likelihood(variable, content, in_logs=form == "log_likelihood")
 
 
-def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.float64]:
+def _of_states(variable: Categorical, labels: Iterable[Label]) -> Floats:
     """Return log weights: 0 for the given states, -inf for the others."""
     weights = np.full(variable.n_states, -math.inf)
     for label in labels:
@@ -246,7 +246,7 @@ def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.flo
     return weights
 
 
-def _of_sequence(variable: Categorical, items: list[Any]) -> NDArray[np.float64]:
+def _of_sequence(variable: Categorical, items: list[Any]) -> Floats:
     """Read a bare list as states or as one likelihood per state; refuse a list that could be both."""
     are_states = bool(items) and all(_is_state(variable, item) for item in items)
     are_weights = len(items) == variable.n_states and all(_is_number(item) for item in items)
@@ -286,7 +286,7 @@ def _as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> NDArray[np.float64]:
+def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> Floats:
     """Return log weights of all states from weights in order or by label; a missing label has weight 0."""
     name = "log likelihood" if in_logs else "likelihood"
     weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
@@ -321,7 +321,7 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
 
 def _query_positions(
     domain: Domain, variables: Sequence[str] | str | None, observed: set[int], hidden: Collection[str] = ()
-) -> NDArray[np.int64]:
+) -> Ints:
     if variables is None:
         left_out = observed | {domain.index(name) for name in hidden}
         return np.array([i for i in range(len(domain)) if i not in left_out], np.int64)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from certimap.core.arrays import Floats, Ints
+
 T = TypeVar("T")
 
 

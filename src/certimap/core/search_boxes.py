@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Bytes, Flags, Floats, Ints
 from certimap.core.box import Boxes
 from certimap.core.domain import Domain
 from certimap.core.logs import checked_logs
 from certimap.core.rounding import ULP
 
 
-def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.float64]:
+def rounded_up(log_masses: Floats, log_slack: float) -> Floats:
     """Return natural logs of masses, raised by their possible rounding error and capped at 0.
 
     `log_slack` (nats) is the posterior's rounding error; rounding of the log itself is added.
@@ -32,9 +32,9 @@ class SearchBoxes:
     discrete domain.
     """
 
-    mask: NDArray[np.uint8]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    mask: Bytes
+    low: Floats
+    high: Floats
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -49,21 +49,21 @@ class Layout:
     """The columns of a search."""
 
     domain: Domain  # the query variables
-    offsets: NDArray[np.int64]  # int64, shape (n + 1,): the columns of every variable
-    variable_of: NDArray[np.int64]  # int64, shape (columns,)
-    scales: NDArray[np.float64]  # float64, shape (n,): for each real variable, a length that counts as long
-    is_whole: NDArray[np.bool_]  # bool, shape (n,): real variables that take only whole numbers
+    offsets: Ints  # int64, shape (n + 1,): the columns of every variable
+    variable_of: Ints  # int64, shape (columns,)
+    scales: Floats  # float64, shape (n,): for each real variable, a length that counts as long
+    is_whole: Flags  # bool, shape (n,): real variables that take only whole numbers
     # float64, shape (n,): the interval of each real variable within the domain and the evidence
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    low: Floats
+    high: Floats
 
     @classmethod
     def of(
         cls,
         domain: Domain,
-        scales: NDArray[np.float64] | None = None,
-        is_whole: NDArray[np.bool_] | None = None,
-        within: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+        scales: Floats | None = None,
+        is_whole: Flags | None = None,
+        within: tuple[Floats, Floats] | None = None,
     ) -> Layout:
         """Lay out a domain; `within` holds the evidence's interval ends, shape (n,) each, or None."""
         full = Boxes.full(domain)
@@ -78,7 +78,7 @@ class Layout:
         return cls(domain, offsets, np.repeat(np.arange(len(domain)), widths), scales, is_whole, low, high)
 
     @property
-    def is_real(self) -> NDArray[np.bool_]:
+    def is_real(self) -> Flags:
         return self.domain.n_states == 0
 
     def full(self) -> SearchBoxes:
@@ -102,13 +102,13 @@ class Layout:
             return SearchBoxes(mask, np.zeros((len(boxes), 0)), np.zeros((len(boxes), 0)))
         return SearchBoxes(mask, boxes.low.copy(), boxes.high.copy())
 
-    def log_share(self, boxes: SearchBoxes) -> NDArray[np.float64]:
+    def log_share(self, boxes: SearchBoxes) -> Floats:
         """Return ln of each box's share of all joint states, shape (batch,); discrete domains only."""
         counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
         with np.errstate(divide="ignore"):
             return np.sum(np.log(counts / self.domain.n_states), axis=1)
 
-    def log_share_each(self, boxes: SearchBoxes) -> NDArray[np.float64]:
+    def log_share_each(self, boxes: SearchBoxes) -> Floats:
         """Return `log_share` with each column's variable fixed there, (batch, columns); -inf outside the box."""
         counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,16 +137,16 @@ class Answers:
     # float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the box's
     # probability if the posterior has `Masses` that apply, else its share of all joint states (see
     # `Layout.log_share`), or NaN if a variable is real.
-    log_mass: NDArray[np.float64]
-    log_bound: NDArray[np.float64]
+    log_mass: Floats
+    log_bound: Floats
     # float64, shape (batch, columns): the same with the column's variable fixed there; -inf outside the box
-    each_mass: NDArray[np.float64]
-    each_bound: NDArray[np.float64]
+    each_mass: Floats
+    each_bound: Floats
     # float64, shape (batch, n): where to split each real variable, NaN if it cannot or need not be split
-    splits: NDArray[np.float64]
+    splits: Floats
     # float64, shape (batch, n): a point of each box that may be its best, NaN if none is known. None: use the
     # splits of real variables and the states of largest bounds.
-    middles: NDArray[np.float64] | None = None
+    middles: Floats | None = None
 
     def __post_init__(self) -> None:
         checked_logs(self.log_bound, "a prober bounds a box by")

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves.kind import MAX_PARAMETERS, leaf_kinds
+from certimap.core.arrays import Floats, Ints
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Reading, kind_of, log_normal
+from certimap.interop.reading import Reading, kind_of, log_normal
 from certimap.networks.network import Network
 
 AGREEMENT = 1e-3  # tolerance in nats: large circuits in single precision
@@ -72,7 +72,7 @@ def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
     return found
 
 
-def _points(model: Model, states: NDArray[np.int64], rng: np.random.Generator) -> Floats:
+def _points(model: Model, states: Ints, rng: np.random.Generator) -> Floats:
     """Return points, the first half drawn from the model; columns of states are below `states`."""
     drawn = np.array([_drawn(model, rng) for _ in range(N_POINTS // 2)])
     free = rng.permuted(drawn, axis=0)  # each column independently

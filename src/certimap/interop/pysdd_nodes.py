@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.arrays import Floats
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Reading, Wishes, attribute, classes_of, logs, named, numbers, refuse
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, logs, named, numbers, refuse
 from certimap.io.logic import FALSE, TRUE, LogicBuilder
 
 

@@ -8,13 +8,12 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.model import Model
 from certimap.core.untyped import plain_scalar
 from certimap.errors import MissingDependency, ModelError
 
-Floats = NDArray[np.float64]
 _HALF_LOG_2PI = 0.9189385332046727
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arguments import check_whole
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.core.model import Model
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Reading, Wishes, kind_of, logs
+from certimap.interop.reading import Reading, Wishes, kind_of, logs
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats
 
-Ids = NDArray[np.int64]
+Ids = Ints
 LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean and standard deviation
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Floats
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, is_packed, read_bytes, replacing, write_bytes
 
@@ -29,7 +29,7 @@ _ZIP64_FIELD = 20  # bytes that zipfile adds to the extra fields
 _PADDING_FIELD = 0xD935  # the extra field that zipalign fills up with
 
 
-def write_arrays(arrays: Mapping[str, NDArray[Any]], path: AnyPath) -> None:
+def write_arrays(arrays: Mapping[str, Array], path: AnyPath) -> None:
     """Write the whole file or nothing; equal arrays give equal files."""
     if is_packed(path):
         buffer = io.BytesIO()
@@ -40,7 +40,7 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]], path: AnyPath) -> None:
         _write_archive(file, arrays)
 
 
-def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _write_archive(file: Any, arrays: Mapping[str, Array]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, values in arrays.items():
             in_rows = np.asarray(values, order="C")
@@ -56,7 +56,7 @@ def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
                     member.write(in_rows.reshape(-1).view(np.uint8).data)
 
 
-def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
+def read_arrays(path: AnyPath) -> dict[str, Array]:
     """Return the arrays of a file, read-only; arrays of large files are mapped, not copied.
 
     ParseError for damage, found by checksums and by checks of every size before allocation, and for arrays of
@@ -132,7 +132,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | mmap
     return view
 
 
-def _array(content: bytes | memoryview) -> NDArray[Any]:
+def _array(content: bytes | memoryview) -> Array:
     """Return the array in a `.npy` file; ValueError unless the header fits the bytes that follow."""
     file = io.BytesIO(content[:_MOST_HEADER])
     version = np.lib.format.read_magic(file)
@@ -147,7 +147,7 @@ def _array(content: bytes | memoryview) -> NDArray[Any]:
         raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
     if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
         raise ValueError("a text with a character that does not exist")
-    values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
+    values: Array = np.frombuffer(content, dtype, offset=start)
     if not values.flags.aligned:  # from another program's file; compiled code needs alignment
         values = values.copy()
         values.setflags(write=False)
@@ -157,7 +157,7 @@ def _array(content: bytes | memoryview) -> NDArray[Any]:
 class ArrayParts:
     """Takes parts of an array one after the other; ModelError where they do not fit."""
 
-    def __init__(self, values: NDArray[Any]) -> None:
+    def __init__(self, values: Array) -> None:
         self.values, self.at = values.reshape(-1), 0
 
     @property
@@ -173,7 +173,7 @@ class ArrayParts:
             raise ModelError(f"is damaged: it names the variables {taken}; expected numbers below {below}")
         return taken
 
-    def numbers(self, shape: Sequence[int]) -> NDArray[np.float64]:
+    def numbers(self, shape: Sequence[int]) -> Floats:
         size = math.prod(shape)
         if size > self.left:
             raise ModelError("is damaged: its arrays do not fit each other")

@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
@@ -336,7 +336,7 @@ class _Reader:
 def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
     """Turn a flat conditional table into one with the parents first and the variable last."""
 
-    def standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def standard(values: Floats) -> Floats:
         return np.ascontiguousarray(np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1))
 
     other = table.reshape(*shape)

@@ -13,9 +13,7 @@ KEYWORD = re.compile(r"(network|variable|probability|property)\b")
 PROPERTY = re.compile(rf"property\b(?:(?:{QUOTED}|[^;\"])*;|[^;]*;)")
 NETWORK = re.compile(rf"network\b((?:{QUOTED}|[^{{\"])*)\{{")
 VARIABLE = re.compile(rf"variable\s*({QUOTED}|[^\s{{\"]+)\s*\{{")
-TYPE = re.compile(
-    rf"type\s+discrete\s*(?:\[\s*(\d+)\s*\])?\s*=?\s*\{{((?:{QUOTED}|[^}}\"])*)\}}\s*;?",
-)
+TYPE = re.compile(rf"type\s+discrete\s*(?:\[\s*(\d+)\s*\])?\s*=?\s*\{{((?:{QUOTED}|[^}}\"])*)\}}\s*;?")
 PROBABILITY = re.compile(rf"probability\s*\(((?:{QUOTED}|[^()\"]|\([^()]*\))*)\)\s*\{{")
 ROW = re.compile(rf"\(((?:{QUOTED}|[^()\"]|\([^()\"]*\))*)\)([^;()}}]*);")
 TABLE = re.compile(r"(table|default)\b([^;()}]*);")

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind, leaf_kinds
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 NODES_TOGETHER = 2**16  # nodes that are checked together
 
 
-def arrays_of_circuit(circuit: Circuit) -> dict[str, NDArray[Any]]:
+def arrays_of_circuit(circuit: Circuit) -> dict[str, Array]:
     """Return the arrays for `circuit_of_arrays`."""
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Array] = {
         "kind": circuit.kind,
         "child_ptr": circuit.child_ptr,
         "children": circuit.children,
@@ -35,7 +34,7 @@ def arrays_of_circuit(circuit: Circuit) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Circuit:
+def circuit_of_arrays(domain: Domain, arrays: Mapping[str, Array]) -> Circuit:
     """Build a circuit from its arrays; arrays of the right type are not copied."""
     stored, child_ptr, children, param_ptr, leaf_var = (
         _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
@@ -60,7 +59,7 @@ def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Cir
     return replace(circuit, kind=kind, leaf_var=leaf_var)
 
 
-def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+def _with_codes(stored: Array, names: Sequence[str]) -> Array:
     """Translate the file's leaf codes -k (k-th name, from 1) into this process's codes of leaf kinds."""
     if not names:
         return stored
@@ -115,7 +114,7 @@ def _is_sound(circuit: Circuit, start: int, stop: int) -> bool:
     )
 
 
-def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], pointers: NDArray[np.int64]) -> bool:
+def _sound_params(kind: Ints, params: Floats, pointers: Ints) -> bool:
     """Whether leaf parameters are log weights, or valid for their kind of real leaf (ends may be infinite)."""
     for code, leaf in leaf_kinds().items():
         starts = pointers[:-1][kind == code]
@@ -125,13 +124,13 @@ def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], pointers
     return not np.any(np.isnan(params) | are_logs & (params == np.inf))
 
 
-def _integers(values: NDArray[Any]) -> NDArray[Any]:
+def _integers(values: Array) -> Array:
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where integers are needed")
     return values
 
 
-def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
+def _floats(values: Array) -> Floats:
     if values.dtype.kind != "f" or values.ndim != 1:
         raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where numbers are needed")
     return values.astype(np.float64, copy=False)

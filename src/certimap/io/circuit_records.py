@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.core.untyped import is_list
 from certimap.errors import ParseError
 from certimap.io.files import cut
 
 Record = Mapping[str, Any]
-LeafValues = Sequence[float] | NDArray[np.float64] | tuple[float, float]  # log weights of states, or mean and sd
+LeafValues = Sequence[float] | Floats | tuple[float, float]  # log weights of states, or mean and sd
 FREE_VARIABLES = 20_000  # limit on variables beyond one per node
 MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 

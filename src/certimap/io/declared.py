@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut
@@ -19,7 +19,6 @@ from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
 from certimap.networks.rows import RowNormaliser, row_totals
 
-Floats = NDArray[np.float64]
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
 MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
@@ -60,13 +59,7 @@ class Declared:
         self._lines[name] = line
 
     def table(
-        self,
-        name: str,
-        parents: Sequence[str],
-        numbers: Numbers,
-        line: int | None,
-        *,
-        first_fastest: bool = False,
+        self, name: str, parents: Sequence[str], numbers: Numbers, line: int | None, *, first_fastest: bool = False
     ) -> None:
         """Give a variable its table: its own states fastest, then its last parent, the first parent slowest.
 

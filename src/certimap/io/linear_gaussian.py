@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
@@ -46,7 +46,7 @@ def _network(data: Record) -> LinearGaussianNetwork:
     _check_keys(data, _TOP, "the file", ("variables",))
     states: dict[str, Sequence[Any]] = {}
     parents: dict[str, list[str]] = {}
-    tables: dict[str, NDArray[np.float64]] = {}
+    tables: dict[str, Floats] = {}
     nodes: list[LinearGaussian] = []
     for number, record in enumerate(_list(data["variables"], "variables")):
         name = record.get("name") if is_record(record) else None
@@ -141,7 +141,7 @@ def _names(value: Any, what: str) -> list[str]:
     return names
 
 
-def _numbers(value: Any, what: str) -> NDArray[np.float64]:
+def _numbers(value: Any, what: str) -> Floats:
     """Return nested lists of numbers as an array."""
     stack: list[Any] = [value]
     while stack:
@@ -160,14 +160,14 @@ def _numbers(value: Any, what: str) -> NDArray[np.float64]:
         raise ModelError(f"{what} holds a number beyond floats; expected finite numbers") from None
 
 
-def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, NDArray[Any]]:
+def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, Array]:
     """Return the arrays of the native format, without the domain: each kind of parameter concatenated."""
     discrete = _discrete_part(model)
     factors: tuple[Factor, ...] = () if discrete is None else discrete.factors
     nodes = model.nodes
     names = model.domain.names
 
-    def joined(parts: list[Any]) -> NDArray[np.float64]:
+    def joined(parts: list[Any]) -> Floats:
         return np.concatenate([np.zeros(0), *(np.asarray(part, np.float64).reshape(-1) for part in parts)])
 
     scopes = [list(f.scope) for f in factors]
@@ -185,7 +185,7 @@ def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, NDArray
     }
 
 
-def linear_gaussian_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> LinearGaussianNetwork:
+def linear_gaussian_of_arrays(domain: Domain, arrays: Mapping[str, Array]) -> LinearGaussianNetwork:
     """Build a network from its domain and arrays; ModelError or a numpy error if they do not fit."""
     sizes: list[int] = domain.n_states.tolist()
     n_discrete = sum(size > 0 for size in sizes)

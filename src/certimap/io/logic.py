@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.properties import smoothed
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, cut, read_text
@@ -191,7 +191,7 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
     return found, n_variables
 
 
-def as_rows(found: Mapping[int, float], n_variables: int) -> NDArray[np.float64]:
+def as_rows(found: Mapping[int, float], n_variables: int) -> Floats:
     """Return log weights of (false, true), shape (n_variables, 2); 0 by default."""
     rows = np.zeros((n_variables, 2))
     for literal, value in found.items():

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.arrays import Array
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.core.named import at
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
@@ -30,7 +30,7 @@ from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Array]
 
 
 class StoredVariable(TypedDict, total=False):

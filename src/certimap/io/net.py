@@ -42,8 +42,7 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
             _read_potential(source, declared, block, potential[1])
         elif block.words[:1] == ["class"]:
             raise source.fail(
-                f"{cut(block.head)} is a class of an object-oriented network; expected a plain network",
-                block.at,
+                f"{cut(block.head)} is a class of an object-oriented network; expected a plain network", block.at
             )
         elif block.words[:1] != ["net"]:
             _read_node(source, declared, block)

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.networks.factor import Factor
-
-Floats = NDArray[np.float64]
 
 _EXPONENT_LIMIT = 10**17  # the largest power of ten in Decimal
 _EXACT = Context(prec=40, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array
 from certimap.io.circuit_records import is_record
 
 _ALLOWED = frozenset(
@@ -68,14 +68,14 @@ class _Type:
 class _Array:
     """A numpy array as described in a pickle."""
 
-    values: NDArray[Any] | None = None
+    values: Array | None = None
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, data = state
         self.values = _array(data, dtype, shape, "F" if is_fortran else "C")
 
 
-def _array(data: Any, dtype: Any, shape: Any, order: str) -> NDArray[Any]:
+def _array(data: Any, dtype: Any, shape: Any, order: str) -> Array:
     if not isinstance(dtype, _Type) or dtype.text not in _DTYPES or not isinstance(data, bytes | bytearray):
         raise BadPickle("an array of anything but numbers")
     values = np.frombuffer(data, np.dtype(dtype.text).newbyteorder(">" if dtype.order == ">" else "<"))
@@ -150,6 +150,6 @@ def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, list | tuple)
 
 
-def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
+def is_array(value: Any) -> TypeGuard[Array]:
     """Whether a value is an array."""
     return isinstance(value, np.ndarray)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ParseError
 from certimap.io.circuit_records import (
@@ -36,7 +36,6 @@ from certimap.io.circuit_records import (
 from certimap.io.files import AnyPath, cut
 from certimap.io.pickles import BadPickle, Instance, is_array, read_pickle
 
-Floats = NDArray[np.float64]
 _PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Indicator": 1}  # parameters
 
 
@@ -94,7 +93,7 @@ class _Reader:
         """Return the number of blocks of a vector and of nodes in each."""
         return self.whole(k, "num_node_blocks"), self.whole(k, "block_size")
 
-    def integers(self, k: int, key: str) -> NDArray[np.int64]:
+    def integers(self, k: int, key: str) -> Ints:
         value = self.records[k].get(key)
         if not is_array(value) or value.dtype.kind not in "iu" or value.ndim != 2:
             raise self.fail(f"vector {k} has no {key}, a matrix of integers, which is needed")

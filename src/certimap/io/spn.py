@@ -18,19 +18,16 @@ from itertools import islice
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
+from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints8
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, replacing
 from certimap.io.numbers import log_of_text
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _KINDS: dict[str, int] = {
     "indicator": NodeKind.CATEGORICAL,
@@ -84,12 +81,12 @@ class _Reader:
         self.numbers = self._numbers(len(word) - len(first))
 
     @staticmethod
-    def _blank_lines(text: NDArray[np.uint8], starts: Ints) -> None:
+    def _blank_lines(text: Bytes, starts: Ints) -> None:
         ends = np.append(np.flatnonzero(text == 10), len(text))
         for start, end in zip(starts, ends[np.searchsorted(ends, starts)], strict=True):
             text[start:end] = 32
 
-    def _kinds(self, text: NDArray[np.uint8], starts: Ints) -> NDArray[np.int8]:
+    def _kinds(self, text: Bytes, starts: Ints) -> Ints8:
         """Read the kind of every line, and blank it."""
         out = np.full(len(starts), _UNKNOWN, np.int8)
         padded = np.append(text, np.full(64, 32, np.uint8))
@@ -134,7 +131,7 @@ class _Reader:
     def fail(self, node: int, message: str) -> NoReturn:
         raise ParseError(message, self.path, int(self.line[node]))
 
-    def require(self, good: NDArray[np.bool_], nodes: Ints, message: str) -> None:
+    def require(self, good: Flags, nodes: Ints, message: str) -> None:
         """Raise ParseError at the first of some nodes that is not good."""
         wrong = np.flatnonzero(~good)
         if len(wrong):
@@ -263,9 +260,7 @@ class _Reader:
             logs[beyond] = [_log_of(words[int(k)]) for k in at[beyond]]
         good = ~np.isnan(logs) & (logs < np.inf)
         self.require(
-            good,
-            parents,
-            "a weight is negative, NaN or infinite; expected finite decimal numbers of at least 0",
+            good, parents, "a weight is negative, NaN or infinite; expected finite decimal numbers of at least 0"
         )
         return logs
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import ParseError, QueryError
 from certimap.io.files import AnyPath, read_text, suffix_of
@@ -21,7 +22,7 @@ MISSING = frozenset({"", "?", "na", "nan"})
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _BY_NAME = {**{name: sign for sign, name in SEPARATORS.items()}, "space": " ", "\\t": "\t"}
 _SAMPLE_ROWS = 100
-Column = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]
+Column = Ints | Floats | NDArray[np.object_]
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class TextTable:
         rows = [self.checked_row(k) for k in range(len(self.rows))]
         return {name: _typed([row[k] for row in rows]) for k, name in enumerate(self.names)}
 
-    def columns_of(self, domain: Domain) -> dict[str, NDArray[Any]]:
+    def columns_of(self, domain: Domain) -> dict[str, Array]:
         """Return the columns as labels and numbers of a domain (missing as None); other columns are dropped.
 
         ParseError for a cell that is not a state, with its line, and for rows of a wrong length.
         """
         rows = [self.checked_row(k) for k in range(len(self.rows))]
-        out: dict[str, NDArray[Any]] = {}
+        out: dict[str, Array] = {}
         for k, name in enumerate(self.names):
             if name in domain:
                 out[name] = np.empty(len(rows), object)

@@ -188,9 +188,7 @@ def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: 
     name = node.attributes.get("id", "")
     if node.tag not in _KINDS:
         raise ParseError(
-            f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}",
-            path,
-            node.line,
+            f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}", path, node.line
         )
     declared.variable(name, [state.attributes.get("id", "") for state in node.all("state")], node.line)
     parents = node.words("parents")

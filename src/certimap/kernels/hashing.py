@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints, Ints32, Words
 from certimap.kernels.jit import jit
-
-Words = NDArray[np.uint64]
 
 
 @jit(inline="always")
@@ -22,9 +20,7 @@ def _hash(words: Words, row: int) -> np.uint64:
 
 
 @jit()
-def insert_rows(
-    rows: Words, n_rows: int, n_kept: int, kept: Words, table: NDArray[np.int32], ids: NDArray[np.int64]
-) -> int:
+def insert_rows(rows: Words, n_rows: int, n_kept: int, kept: Words, table: Ints32, ids: Ints) -> int:
     """Find or add rows, in order; return the number of rows kept afterwards.
 
     `kept` holds the distinct rows so far (`n_kept` of them, room for `n_rows` more), `table` their positions
@@ -56,7 +52,7 @@ def insert_rows(
 
 
 @jit()
-def rebuild_table(kept: Words, n_kept: int, table: NDArray[np.int32]) -> None:
+def rebuild_table(kept: Words, n_kept: int, table: Ints32) -> None:
     """Insert the first `n_kept` rows, all distinct, into an empty table."""
     mask = np.uint64(table.shape[0] - 1)
     for i in range(n_kept):
@@ -67,13 +63,7 @@ def rebuild_table(kept: Words, n_kept: int, table: NDArray[np.int32]) -> None:
 
 
 @jit()
-def running_sums(
-    log_probs: NDArray[np.float64],
-    total: float,
-    compensation: float,
-    sums: NDArray[np.float64],
-    lost: NDArray[np.float64],
-) -> None:
+def running_sums(log_probs: Floats, total: float, compensation: float, sums: Floats, lost: Floats) -> None:
     """Add exp(log_probs) one by one to a compensated sum (Neumaier); write the pair after each."""
     for i in range(log_probs.shape[0]):
         x = np.exp(log_probs[i])

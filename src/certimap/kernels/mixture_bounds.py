@@ -15,12 +15,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.rounding import LEAST_SHARE
 from certimap.kernels.jit import jit_part
 
-Floats = NDArray[np.float64]
 Number = Any
 EPS = 2.220446049250313e-16
 FAR = 4.0  # largest rise, in nats, of an expanded component from the middle of a box

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Words
 from certimap.kernels.jit import Scalar, jit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -23,7 +23,7 @@ _UNIT = 2.0**-53
 
 
 @jit()
-def seed_row(key: np.uint64, row: int, state: NDArray[np.uint64]) -> None:
+def seed_row(key: np.uint64, row: int, state: Words) -> None:
     """Start the stream of a row; `state` holds four words."""
     word = key ^ (np.uint64(row) * _MIX_1)
     for k in range(4):
@@ -35,7 +35,7 @@ def seed_row(key: np.uint64, row: int, state: NDArray[np.uint64]) -> None:
 
 
 @jit()
-def uniform(state: NDArray[np.uint64]) -> float:
+def uniform(state: Words) -> float:
     """Return the next number of a stream, uniform on [0, 1)."""
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
     mixed = s0 + s3
@@ -52,7 +52,7 @@ def uniform(state: NDArray[np.uint64]) -> float:
 
 
 @jit()
-def truncated_normal(low: Scalar, high: Scalar, state: NDArray[np.uint64]) -> float:
+def truncated_normal(low: Scalar, high: Scalar, state: Words) -> float:
     """Draw a standard normal number inside [low, high], by rejection.
 
     Proposals: the normal itself (polar method) if the interval has much of the mass, uniform on a short

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array
 from certimap.core.control import Control, current_control
 from certimap.kernels import background
 from certimap.kernels.notice import compiling
@@ -135,7 +135,7 @@ def compile_first() -> None:
     patience, longest = 0.0, -1.0
 
 
-def _arrays(values: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
+def _arrays(values: tuple[Any, ...]) -> Iterator[Array]:
     """Yield the arrays among arguments, those in tuples included."""
     for value in values:
         if isinstance(value, np.ndarray):

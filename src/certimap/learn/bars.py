@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.learn.leaf_families import Histogram
 from certimap.learn.table import MISSING, DataTable
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

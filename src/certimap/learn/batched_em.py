@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Ints
 from certimap.core.progress import Progress
 from certimap.learn.estimator import DensityEstimator, check_count, is_late
 
-Rows = NDArray[np.int64]
+Rows = Ints
 C = TypeVar("C")  # expected counts
 P = TypeVar("P")  # parameters
 B = TypeVar("B")

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats32, Ints
 from certimap.errors import DataError, MissingDependency
 from certimap.learn.kernels.rows import k_means
 
@@ -35,9 +35,7 @@ def check_clusters(clusters: Any) -> None:
         )
 
 
-def row_clusters(
-    features: NDArray[np.float32], n_clusters: int, clusters: Clusters, key: int
-) -> NDArray[np.int64]:
+def row_clusters(features: Floats32, n_clusters: int, clusters: Clusters, key: int) -> Ints:
     """Split rows into at most `n_clusters` clusters.
 
     `features`: float32, shape (n_rows, n_features), contiguous. `n_clusters`: at least 2. `clusters`: "kmeans"
@@ -68,7 +66,7 @@ def row_clusters(
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
-def _naive_bayes_em(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def _naive_bayes_em(features: Floats32, labels: Ints) -> Ints:
     """Refine clusters by hard EM of a mixture of independent Gaussian features with a variance floor."""
     n = len(features)
     floor = 0.02 + 0.01 * features.var(axis=0)

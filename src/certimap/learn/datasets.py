@@ -11,11 +11,11 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Ints16
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ParseError
 from certimap.io.files import read_bytes
@@ -81,13 +81,13 @@ class Dataset:
 
     name: str
     domain: Domain
-    train: NDArray[np.int16]
-    valid: NDArray[np.int16]
-    test: NDArray[np.int16]
+    train: Ints16
+    valid: Ints16
+    test: Ints16
     sources: dict[str, str]
 
     @property
-    def validation(self) -> NDArray[np.int16] | None:
+    def validation(self) -> Ints16 | None:
         """The validation rows, or None where they are the training rows."""
         return None if self.sources["valid"] == self.sources["train"] else self.valid
 
@@ -148,7 +148,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     return dataset
 
 
-def read_table(path: str | os.PathLike[str]) -> NDArray[np.int16]:
+def read_table(path: str | os.PathLike[str]) -> Ints16:
     """Read one file of rows of nonnegative integers separated by commas, gzipped or not.
 
     Returns an int16 array of shape (n_rows, n_variables); raises ParseError naming file and line.
@@ -169,7 +169,7 @@ def _folder(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     return folder
 
 
-def _assemble(name: str, present: dict[str, NDArray[np.int16]]) -> Dataset:
+def _assemble(name: str, present: dict[str, Ints16]) -> Dataset:
     largest = max(present, key=lambda split: len(present[split]))
     preferred = {"train": largest, "valid": "test", "test": "valid"}
     sources: dict[str, str] = {}
@@ -187,17 +187,17 @@ def _assemble(name: str, present: dict[str, NDArray[np.int16]]) -> Dataset:
 
 
 @lru_cache(maxsize=64)
-def _read(path: str, _modified: int) -> NDArray[np.int16]:
+def _read(path: str, _modified: int) -> Ints16:
     rows = _parse(read_bytes(path), path)
     rows.setflags(write=False)
     return rows
 
 
-def _parse(content: bytes, path: str) -> NDArray[np.int16]:
+def _parse(content: bytes, path: str) -> Ints16:
     """Turn text into rows: one-digit tables by arithmetic on the bytes, others line by line."""
     text = content.replace(b"\r", b"").replace(b" ", b"").strip(b"\n") + b"\n"
     width = text.index(b"\n") + 1
-    raw: NDArray[Any] = np.frombuffer(text, np.uint8)
+    raw: Array = np.frombuffer(text, np.uint8)
     if width > 1 and width % 2 == 0 and len(raw) % width == 0:
         grid = raw.reshape(-1, width)
         digits, separators = grid[:, 0::2], grid[:, 1::2]
@@ -207,8 +207,8 @@ def _parse(content: bytes, path: str) -> NDArray[np.int16]:
     return _parse_lines(text, path)
 
 
-def _parse_lines(text: bytes, path: str) -> NDArray[np.int16]:
-    rows: list[NDArray[np.int16]] = []
+def _parse_lines(text: bytes, path: str) -> Ints16:
+    rows: list[Ints16] = []
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         fields = line.split(b",")
         wrong = next((f for f in fields if not (f.isdigit() and int(f) < 32767)), None)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError
@@ -160,7 +160,7 @@ class DensityEstimator:
             raise DataError(f"this {type(self).__name__} is not fitted; call fit first")
         return self.model_
 
-    def score_samples(self, X: Any) -> NDArray[np.float64]:
+    def score_samples(self, X: Any) -> Floats:
         """Return the natural-log likelihood of each row, shape (n_rows,), missing values summed out.
 
         Raises DataError for a value that is not a state of its variable.

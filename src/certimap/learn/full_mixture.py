@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
@@ -18,7 +18,6 @@ from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas
 from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
 from certimap.learn.table import missing_in, refuse_categorical
 
-Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)
 SMOOTHINGS = (0.001, 0.03, 1.0, 10.0)  # near 0 for columns that determine each other
 WITH_HOLES = (0.1, 1.0, 10.0)  # few rows know both of two columns, so their covariance needs more smoothing
@@ -161,9 +160,9 @@ class _Patterns:
 class _Block:
     """Rows of some patterns: row numbers, known columns of each pattern (patterns, n), and each row's pattern."""
 
-    rows: NDArray[np.int64]
-    known: NDArray[np.bool_]
-    pattern: NDArray[np.int64]
+    rows: Ints
+    known: Flags
+    pattern: Ints
 
 
 class _Expected(NamedTuple):
@@ -214,7 +213,7 @@ class _Components:
     ) -> _Components:
         """Return the most probable components given shares and each component's expectations of missing cells."""
         weights: Floats = shares.sum(axis=0)
-        kept: NDArray[np.bool_] = (
+        kept: Flags = (
             weights > 0.5 if np.any(weights > 0.5) else weights >= 0.0
         )  # drop components that lost all rows
         n = data.points.shape[1]

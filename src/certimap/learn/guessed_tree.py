@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +35,15 @@ class GuessedTree:
     log_prior: Floats
     log_transition: Floats
     domain: Domain
-    position: NDArray[np.int64]
+    position: Ints
     log_seen: list[Floats]
     log_evidence: float
 
     @classmethod
     def of(
         cls,
-        order: NDArray[np.int64],
-        parent: NDArray[np.int64],
+        order: Ints,
+        parent: Ints,
         root_prior: Floats,
         transition: Floats,
         emission: Sequence[Floats],
@@ -128,7 +126,7 @@ class GuessedTree:
         below, _ = self._passed(local, largest=False)
         return float(log_sum(below[self.order[0]]))
 
-    def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[NDArray[np.int64]]]:
+    def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[Ints]]:
         """Pass `local` up to the root: sums over latent states, or with `largest` maxima.
 
         Returns the log weight of the subtree of each latent variable, by its states (the root's includes the

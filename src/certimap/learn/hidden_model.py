@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.control import WorkClock
 from certimap.core.domain import Categorical, Domain
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit, CircuitBuilder
     from certimap.networks.bayesian import BayesianNetwork
 
-Floats = NDArray[np.float64]
 SECONDS_PER_TRANSITION = 1e-7  # cost of conditioning
 
 
@@ -55,12 +54,7 @@ class HiddenChowLiuModel(Model):
     """
 
     def __init__(
-        self,
-        domain: Domain,
-        parent: NDArray[np.int64],
-        root_prior: Floats,
-        transition: Floats,
-        emission: Sequence[Floats],
+        self, domain: Domain, parent: Ints, root_prior: Floats, transition: Floats, emission: Sequence[Floats]
     ) -> None:
         self.domain = domain
         self.parent = np.array(parent, np.int64)
@@ -170,7 +164,7 @@ class HiddenChowLiuModel(Model):
             points[:, i] = _draw_rows(self.emission[i], hidden[:, i], rng)
         return points
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, Array]:
         """Return the parameters, without the domain, as plain arrays for `from_arrays`."""
         return {
             "parent": self.parent,
@@ -180,7 +174,7 @@ class HiddenChowLiuModel(Model):
         }
 
     @classmethod
-    def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> HiddenChowLiuModel:
+    def from_arrays(cls, domain: Domain, arrays: Mapping[str, Array]) -> HiddenChowLiuModel:
         """Build a model from its domain and the arrays of `to_arrays`; raise ModelError if they do not fit."""
         k = len(arrays["root_prior"])
         flat = arrays["emission"]
@@ -193,7 +187,7 @@ class HiddenChowLiuModel(Model):
         return cls(domain, arrays["parent"], arrays["root_prior"], arrays["transition"], emission)
 
 
-def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
+def _parents_first(parent: Ints) -> Ints:
     """Return the order of a tree from its root; raise ModelError unless there is exactly one tree."""
     roots: list[int] = []
     children = [list(roots) for _ in parent]
@@ -215,7 +209,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.array(order, np.int64)
 
 
-def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_rows(table: Floats, rows: Ints, rng: np.random.Generator) -> Ints:
     """For each r, draw a column from row `rows[r]` of a table of probabilities."""
     cumulative = np.cumsum(table, axis=1)
     cumulative /= cumulative[:, -1:]

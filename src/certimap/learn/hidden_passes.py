@@ -14,17 +14,15 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Floats32, Ints, Ints32
 from certimap.core.domain import Domain
 from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.clusters import mix
 from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out, number_patterns
 from certimap.learn.kernels.rows import k_means
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Rows = NDArray[np.int64] | None
+Rows = Ints | None
 T = TypeVar("T")
 BLOCK_NUMBERS = 1 << 25  # a block's beliefs and messages hold twice as many, or as parameters if these are more
 _SPAN = 2**62  # keys of patterns stay below
@@ -39,9 +37,9 @@ TIE_BREAKING = 1e-3  # spreads equal rows over several states
 class Counts:
     """Expected counts: `root` (K,), `transition` (n, K, K; float32), `emission` (total_states + n, K)."""
 
-    root: NDArray[np.float64]
-    transition: Floats
-    emission: NDArray[np.float64]
+    root: Floats
+    transition: Floats32
+    emission: Floats
 
     def add(self, other: Counts) -> None:
         """Add other counts."""
@@ -64,12 +62,12 @@ class Parameters:
 
     `emission` is (total_states + n, K); the last row of every variable holds ones, for a missing value."""
 
-    order: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    root_prior: Floats
-    transition: Floats
-    emission: Floats
-    offsets: NDArray[np.int64]  # where the rows of each variable start in `emission`
+    order: Ints
+    parent: Ints
+    root_prior: Floats32
+    transition: Floats32
+    emission: Floats32
+    offsets: Ints  # where the rows of each variable start in `emission`
 
     @property
     def n_hidden(self) -> int:
@@ -86,8 +84,8 @@ class PatternBlock:
     """
 
     n_rows: int
-    number: NDArray[np.int32]
-    first: list[NDArray[np.int32]]
+    number: Ints32
+    first: list[Ints32]
     codes: list[Ints]
 
     @property
@@ -95,7 +93,7 @@ class PatternBlock:
         """Patterns of all variables together."""
         return sum(map(len, self.first))
 
-    def below(self, i: int, up: int) -> NDArray[np.int32]:
+    def below(self, i: int, up: int) -> Ints32:
         """Return the pattern of child `i` for each pattern of its parent `up`."""
         return self.number[i, self.first[up]]
 
@@ -154,13 +152,7 @@ class Passes(RowPasses[Parameters, Counts]):
     """
 
     def __init__(
-        self,
-        domain: Domain,
-        codes: NDArray[np.int64],
-        order: NDArray[np.int64],
-        parent: NDArray[np.int64],
-        n_hidden: int,
-        workers: int | None,
+        self, domain: Domain, codes: Ints, order: Ints, parent: Ints, n_hidden: int, workers: int | None
     ) -> None:
         self.domain = domain
         self.n_rows = codes.shape[1]
@@ -169,7 +161,7 @@ class Passes(RowPasses[Parameters, Counts]):
         self._patterns = Patterns(codes, order, parent)
         self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
 
-    def blocks(self, rows: NDArray[np.int64]) -> list[PatternBlock]:
+    def blocks(self, rows: Ints) -> list[PatternBlock]:
         """Split rows into blocks that fit into memory."""
         most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the number of parameters
         return self._patterns.blocks(rows, most // self.n_hidden)
@@ -205,9 +197,9 @@ class _Upward:
     Arrays of shape (n_patterns, K), each row scaled to maximum 1 before its message is sent.
     """
 
-    beliefs: list[Floats]
-    messages: list[Floats]
-    n_rows: NDArray[np.float64]  # of each pattern of the whole tree
+    beliefs: list[Floats32]
+    messages: list[Floats32]
+    n_rows: Floats  # of each pattern of the whole tree
     log_prob: float  # the sum over all rows
 
 
@@ -255,7 +247,7 @@ def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, 
     return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
 
 
-def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
+def neighbourhoods(parent: Ints, limit: int = NEIGHBOURS) -> list[list[int]]:
     """Return, for each variable, itself and its nearest variables in the tree, at most `limit` in all."""
     nothing: list[int] = []
     near = [list(nothing) for _ in parent]
@@ -277,9 +269,7 @@ def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[l
     return out
 
 
-def counts_of_clusters(
-    domain: Domain, indicators: NDArray[np.float32], parent: NDArray[np.int64], n_hidden: int, seed: int
-) -> Counts:
+def counts_of_clusters(domain: Domain, indicators: Floats32, parent: Ints, n_hidden: int, seed: int) -> Counts:
     """Return counts with each latent variable set to the cluster of its variable's neighbourhood.
 
     `indicators` is float32, shape (n_rows, total_states), 0 in all states of a missing value.
@@ -308,7 +298,7 @@ def counts_of_clusters(
     return counts
 
 
-def _cluster(features: NDArray[np.float32], rows: NDArray[np.int64], n_hidden: int, key: int) -> NDArray[np.int64]:
+def _cluster(features: Floats32, rows: Ints, n_hidden: int, key: int) -> Ints:
     """Cluster some of the rows, and assign every row to the nearest centre."""
     labels = np.empty(len(rows), np.int64)
     some = np.ascontiguousarray(features[rows])

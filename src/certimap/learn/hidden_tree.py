@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
@@ -25,7 +25,6 @@ from certimap.learn.leaf_choice import densest, families_of
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.table import DataTable
 
-Floats = NDArray[np.float64]
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # with many rows, where it hardly matters
 SMOOTHINGS = (0.3, 1.0, 3.0)  # candidates with few rows
@@ -232,7 +231,7 @@ class _Training(BatchedEM[Parameters, Counts]):
 
     def best_model(self) -> HiddenChowLiuModel:
         """Return the best parameters as a model, in double precision and normalised."""
-        emission: list[NDArray[np.float64]] = []
+        emission: list[Floats] = []
         for i in range(len(self.domain)):
             start = int(self.offsets[i])
             table = self.best.emission[start : start + int(self.domain.n_states[i])].T.astype(np.float64)
@@ -335,7 +334,7 @@ def _contexts(model: HiddenChowLiuModel, table: DataTable, wanted: list[int]) ->
     return {i: np.concatenate([part[i] for part in parts]) for i in wanted}
 
 
-def _block(model: HiddenChowLiuModel, points: NDArray[np.int64], wanted: list[int]) -> dict[int, Floats]:
+def _block(model: HiddenChowLiuModel, points: Ints, wanted: list[int]) -> dict[int, Floats]:
     """Pass messages up and down the tree, each scaled row by row."""
     k = model.n_hidden
     order: list[int] = model.order.tolist()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.leaves.family import LeafFamily, is_count
 from certimap.circuits.leaves.gaussian import Gaussian
 from certimap.circuits.leaves.geometric import Geometric
 from certimap.circuits.leaves.poisson import Poisson
+from certimap.core.arrays import Floats
 from certimap.learn.leaf_families import Histogram
 
-Floats = NDArray[np.float64]
 HELD_OUT = 5  # one row in so many is held out
 SEEN = 3  # minimum rows per value: with rarer values, new ones would turn up later that labels cannot hold
 PRIOR = 0.5  # pseudo-counts per label

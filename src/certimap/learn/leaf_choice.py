@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.leaves.family import COUNTS, FROM_ZERO, NUMBERS, LeafFamily, is_count
 from certimap.circuits.leaves.kind import leaf_kinds
+from certimap.core.arrays import Floats
 from certimap.core.domain import Domain, Real
 from certimap.errors import DataError
 from certimap.learn.leaf_families import Histogram, States
 from certimap.learn.table import DataTable
-
-Floats = NDArray[np.float64]
 
 
 def _families() -> dict[str, type[LeafFamily]]:

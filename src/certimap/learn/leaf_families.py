@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.leaves.family import LEAST_SD, LOG_SQRT_2PI, Floats, LeafFamily
+from certimap.circuits.leaves.family import LEAST_SD, LOG_SQRT_2PI, LeafFamily
+from certimap.core.arrays import Floats, Ints
 from certimap.core.rounding import SMALLEST_NORMAL
 
 MAX_BARS = 32
@@ -35,7 +35,7 @@ class Histogram(LeafFamily):
         self.whole = np.bincount(bins[bins >= 0], minlength=len(self.edges) - 1) / max(len(values), 1)
         self.log_tail = -math.log(len(values) + 2.0)
 
-    def _bins(self, values: Floats) -> NDArray[np.int64]:
+    def _bins(self, values: Floats) -> Ints:
         """Return the bar of each value, or -1; inner edges belong to the bar above."""
         bins = np.searchsorted(self.edges, values, side="right") - 1
         bins[values == self.edges[-1]] = len(self.edges) - 2

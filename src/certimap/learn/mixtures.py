@@ -7,13 +7,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Floats32
 from certimap.errors import DataError
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, check_count
 
-Floats = NDArray[np.float64]
 HELD_OUT = 0.2
 M = TypeVar("M")
 
@@ -70,9 +69,7 @@ class MixtureEstimator(DensityEstimator):
         return best[1]
 
 
-def first_shares(
-    features: NDArray[np.float32], k: int, key: int, *, own: float = 0.9, rest: float = 0.1
-) -> Floats:
+def first_shares(features: Floats32, k: int, key: int, *, own: float = 0.9, rest: float = 0.1) -> Floats:
     """Return shares of rows, shape (n_rows, n_clusters): `own` to the k-means cluster, `rest` to all evenly."""
     if k == 1 or len(features) < 2:
         return np.ones((len(features), 1))

@@ -6,16 +6,15 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 
-Floats = NDArray[np.float64]
 BATCH = 8192
 
 
-def one_hot(domain: Domain, points: Points) -> NDArray[np.float32]:
+def one_hot(domain: Domain, points: Points) -> Floats32:
     """Return the indicators of all states, float32, shape (n_rows, total_states); all 0 for a missing value."""
     out = np.zeros((len(points), domain.total_states), np.float32)
     for i in range(len(domain)):
@@ -24,7 +23,7 @@ def one_hot(domain: Domain, points: Points) -> NDArray[np.float32]:
     return out
 
 
-def pair_counts(indicators: NDArray[np.float32], weights: Floats | None = None) -> Floats:
+def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
     """Return (weighted) joint counts of all pairs of states, shape (total_states, total_states).
 
     Cost: rows times the square of the number of states, as matrix products over batches of rows whose
@@ -72,7 +71,7 @@ def mutual_information(joint: Floats, domain: Domain) -> Floats:
     return information
 
 
-def spanning_tree(information: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def spanning_tree(information: Floats) -> tuple[Ints, Ints]:
     """Return the maximum spanning tree as (order, parent).
 
     `order` lists the variables from the root, parents first; `parent` is -1 at the root. The root is a

@@ -8,10 +8,10 @@ from itertools import product
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
@@ -20,7 +20,6 @@ from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
 from certimap.learn.table import DataTable
 
-Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SMOOTHINGS = (0.1, 1.0)
 
@@ -168,7 +167,7 @@ class _Columns:
     """Known values of each column, with their rows."""
 
     n_rows: int
-    known: list[NDArray[np.int64]]
+    known: list[Ints]
     values: list[Floats]
     domain: Domain
 

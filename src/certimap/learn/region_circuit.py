@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
@@ -127,8 +127,8 @@ class _Training(BatchedEM[Tables, Tables]):
         nothing, last = np.empty((0, 0)), len(self.pixels) - 1
         found = _clusters(table, k, rng)
         of_cluster = np.bincount(found.labels, minlength=k) + 1.0
-        weights: list[NDArray[np.float64]] = []
-        leaves: list[NDArray[np.float64]] = []
+        weights: list[Floats] = []
+        leaves: list[Floats] = []
         for r, ways in enumerate(self.graph.splits):
             if not ways:
                 pixel = self.pixels[r]
@@ -154,7 +154,7 @@ class _Training(BatchedEM[Tables, Tables]):
         """Return the most probable parameters given expected counts and smoothing."""
         smoothing = self.smoothing
         weights = [_shares(w + smoothing / w.shape[1]) if w.size else w for w in counts.weights]
-        leaves: list[NDArray[np.float64]] = []
+        leaves: list[Floats] = []
         for e, pixel in zip(counts.leaves, self.pixels, strict=True):
             if not e.size:
                 leaves.append(e)
@@ -181,8 +181,8 @@ class _Training(BatchedEM[Tables, Tables]):
 class _Clusters(NamedTuple):
     """Cluster numbers of some rows, and counts of states per cluster, (clusters, total_states)."""
 
-    labels: NDArray[np.int64]
-    counts: NDArray[np.float64]
+    labels: Ints
+    counts: Floats
 
 
 def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
@@ -196,11 +196,11 @@ def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
     return _Clusters(labels, (members @ indicators).astype(np.float64))
 
 
-def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shares(counts: Floats) -> Floats:
     return counts / counts.sum(axis=1, keepdims=True)
 
 
-def _margins(table: DataTable) -> list[NDArray[np.float64]]:
+def _margins(table: DataTable) -> list[Floats]:
     """Return each variable's shares of states, with one pseudo-row spread over them."""
     sizes: list[int] = table.domain.n_states.tolist()
     columns = [table.observed(i).astype(np.int64) for i in range(len(sizes))]

@@ -9,13 +9,12 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.rectangles import RegionGraph
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+Rows = Ints
 T = TypeVar("T")
 MAX_BLOCK = 512
 BLOCK_NUMBERS = 1 << 24  # values and products of one block
@@ -68,7 +67,7 @@ class RegionPasses(RowPasses[Tables, Tables]):
     """
 
     def __init__(
-        self, graph: RegionGraph, pixels: list[int], codes: NDArray[np.int64], n_nodes: int, workers: int | None
+        self, graph: RegionGraph, pixels: list[int], codes: Ints, n_nodes: int, workers: int | None
     ) -> None:
         self.graph, self.pixels, self.codes = graph, pixels, codes
         fitting = BLOCK_NUMBERS // ((2 * len(pixels) + graph.n_splits) * n_nodes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.query import make_query
 from certimap.errors import DataError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BATCH = 4096
 
 
-def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
+def score_samples(model: Any, data: Any) -> Floats:
     """Return the natural-log likelihood of each row of a table under any model, missing values summed out.
 
     `model`: a circuit, a network, or a learned model. `data`: a table (see `certimap.learn.table`); frames are
@@ -49,7 +49,7 @@ def posterior_over_all(model: Any) -> BoxPosterior:
     return cast("BoxPosterior", condition(model, make_query(model.domain), wants=()))
 
 
-def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+def log_likelihoods(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
     """Return ln p of the known cells of each row.
 
     `posterior`: a distribution over all variables. `points`, `missing`: shape (n_rows, n_variables); values of
@@ -67,7 +67,7 @@ def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np
     return out
 
 
-def _marginals(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _marginals(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
     """Return ln of the mass of the box given by each row's known values (discrete domains)."""
     domain = posterior.domain
     filled = np.where(missing, 0, points)
@@ -76,7 +76,7 @@ def _marginals(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool
     return posterior.log_mass(Boxes(domain, mask))
 
 
-def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+def log_likelihoods_by_pattern(model: Any, points: Points, missing: Flags) -> Floats:
     """Return ln of the density of each row's known cells, with one posterior per pattern of missing values.
 
     For domains with real variables, where a point has no mass. A row without known values scores 0.

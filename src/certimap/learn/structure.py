@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
@@ -45,10 +45,10 @@ class _Region:
 
     node: int
     key: int
-    variables: NDArray[np.int64]
-    indicators: NDArray[np.float32]
-    reals: NDArray[np.float64]
-    known: NDArray[np.bool_] | None = None
+    variables: Ints
+    indicators: Floats32
+    reals: Floats
+    known: Flags | None = None
 
 
 class StructureLearner:
@@ -66,15 +66,15 @@ class StructureLearner:
         self.families = families
         self.settings = settings
         self.key = key
-        self._labels: dict[int, NDArray[np.int64]] = {}
-        self._n_columns: NDArray[np.int64] = np.maximum(domain.n_states - 1, 0)
+        self._labels: dict[int, Ints] = {}
+        self._n_columns: Ints = np.maximum(domain.n_states - 1, 0)
         self._is_real = domain.n_states == 0
         self._wide = bool(np.any(domain.n_states > 2))
         n = np.arange(len(points) + 1, dtype=np.float64)
         self._x_log_x = n * np.log(np.maximum(n, 1.0))
         self._indicators = _indicators(domain, points)
         real = np.flatnonzero(self._is_real)
-        self._reals: NDArray[np.float64] = np.array(points[:, real], np.float64)
+        self._reals: Floats = np.array(points[:, real], np.float64)
         missing = table.missing
         self._known = ~missing if missing.any() else None
         spread = np.array([table.observed(i).std() if len(table.observed(i)) else 0.0 for i in real.tolist()])
@@ -102,7 +102,7 @@ class StructureLearner:
                 self._split_rows(nodes, stack, region)
         return Sketch(self.domain, nodes, self.families)
 
-    def _components(self, region: _Region, critical: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
+    def _components(self, region: _Region, critical: Floats) -> tuple[Ints, int]:
         n_states = self.domain.n_states[region.variables]
         indicators = region.indicators
         if region.reals.shape[1]:
@@ -117,9 +117,9 @@ class StructureLearner:
         count = independent_components(pair_counts, first, n_states, n, self._x_log_x, critical, component)
         return component, count
 
-    def _with_bins(self, region: _Region) -> NDArray[np.float32]:
+    def _with_bins(self, region: _Region) -> Floats32:
         """Return the indicators of all variables in order, real ones cut at their quartiles here."""
-        parts: list[NDArray[np.float32]] = []
+        parts: list[Floats32] = []
         column, real = 0, 0
         for variable in region.variables:
             width = int(self._n_columns[variable])
@@ -137,12 +137,7 @@ class StructureLearner:
         return np.ascontiguousarray(np.hstack(parts))
 
     def _split_variables(
-        self,
-        nodes: list[SketchNode],
-        stack: list[_Region],
-        region: _Region,
-        component: NDArray[np.int64],
-        count: int,
+        self, nodes: list[SketchNode], stack: list[_Region], region: _Region, component: Ints, count: int
     ) -> None:
         sizes = np.bincount(component, minlength=count)
         self._make_leaves(nodes[region.node], region, sizes[component] == 1)
@@ -175,12 +170,12 @@ class StructureLearner:
             stack.append(_Region(_child(nodes, region), mix(region.key, c), *parts))
             node.weights.append(float(size))
 
-    def _features(self, region: _Region) -> NDArray[np.float32]:
+    def _features(self, region: _Region) -> Floats32:
         """Return what rows are clustered on: 0/1 columns and standardised real ones; missing cells at the mean."""
         indicators = region.indicators
         if region.known is not None:
             indicators = self._filled(region)
-        parts: list[NDArray[Any]] = [indicators]
+        parts: list[Array] = [indicators]
         if self._wide:  # with more than two states, the first one needs a column of its own
             start = 0
             for width in self._n_columns[region.variables].tolist():
@@ -197,14 +192,14 @@ class StructureLearner:
             parts.append(reals / self._scale[self._real_rank[real]])
         return np.ascontiguousarray(np.hstack(parts), np.float32) if len(parts) > 1 else indicators
 
-    def _filled(self, region: _Region) -> NDArray[np.float32]:
+    def _filled(self, region: _Region) -> Floats32:
         """Return the indicators with the shares of the states in place of missing cells."""
         assert region.known is not None
         known = np.repeat(region.known, self._n_columns[region.variables], axis=1)
         shares = region.indicators.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return np.where(known, region.indicators, shares).astype(np.float32)
 
-    def _make_leaves(self, node: SketchNode, region: _Region, chosen: NDArray[np.bool_]) -> None:
+    def _make_leaves(self, node: SketchNode, region: _Region, chosen: Flags) -> None:
         variables = region.variables
         node.leaves = variables[chosen]
         n_rows = float(len(region.indicators))
@@ -234,8 +229,8 @@ def _child(nodes: list[SketchNode], region: _Region) -> int:
     return len(nodes) - 1
 
 
-def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:
-    columns: list[NDArray[np.float32]] = [
+def _indicators(domain: Domain, points: Points) -> Floats32:
+    columns: list[Floats32] = [
         np.equal(points[:, i, None], np.arange(1, k)).astype(np.float32)
         for i, k in enumerate(int(size) for size in domain.n_states)
         if k
@@ -245,7 +240,7 @@ def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.hstack(columns))
 
 
-def _critical_values(threshold: float) -> NDArray[np.float64]:
+def _critical_values(threshold: float) -> Floats:
     """Return the G value that has probability `threshold` under independence, by degrees of freedom."""
     from scipy.special import chdtri
 
@@ -253,15 +248,7 @@ def _critical_values(threshold: float) -> NDArray[np.float64]:
     return np.asarray(inverse(np.maximum(np.arange(MAX_DOF + 1), 1), threshold), np.float64)
 
 
-Floats = NDArray[np.float64]
-
-
-def components_of_known(
-    indicators: NDArray[np.float32],
-    n_states: NDArray[np.int64],
-    known: NDArray[np.bool_],
-    critical: Floats,
-) -> tuple[NDArray[np.int64], int]:
+def components_of_known(indicators: Floats32, n_states: Ints, known: Flags, critical: Floats) -> tuple[Ints, int]:
     """Return the connected component of each variable in the graph of dependent pairs, and their number.
 
     `indicators`: shape (n_rows, columns): per variable, one column per state except the first; 0 where it is
@@ -308,8 +295,8 @@ class SketchNode:
 
     children: list[int] = field(default_factory=lambda: [])
     weights: list[float] | None = None
-    leaves: NDArray[np.int64] | None = None
-    statistics: list[NDArray[np.float64]] = field(default_factory=lambda: [])
+    leaves: Ints | None = None
+    statistics: list[Floats] = field(default_factory=lambda: [])
 
 
 @dataclass
@@ -323,9 +310,9 @@ class Sketch:
     nodes: list[SketchNode]
     families: Mapping[int, LeafFamily] = field(default_factory=dict[int, LeafFamily])
 
-    def leaf_log_params(self, node: SketchNode, smoothing: float) -> list[NDArray[np.float64]]:
+    def leaf_log_params(self, node: SketchNode, smoothing: float) -> list[Floats]:
         """Return natural-log probabilities, or the parameters of its family, for each leaf."""
-        out: list[NDArray[np.float64]] = []
+        out: list[Floats] = []
         assert node.leaves is not None
         for variable, counts in zip(node.leaves, node.statistics, strict=True):
             if self.domain.n_states[variable] == 0:
@@ -336,12 +323,12 @@ class Sketch:
                 out.append(np.log(smoothed / smoothed.sum()))
         return out
 
-    def real_params(self, variable: int, values: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
+    def real_params(self, variable: int, values: Floats, smoothing: float) -> Floats:
         """Return the parameters of a real leaf; without known values, those of a leaf for the whole column."""
         weights = np.ones((len(values), 1))
         return self.families[variable].fit(values, weights, smoothing if len(values) else max(smoothing, 1.0))[0]
 
-    def evaluator(self, points: Points) -> Callable[[float], NDArray[np.float64]]:
+    def evaluator(self, points: Points) -> Callable[[float], Floats]:
         """Prepare rows; the returned function gives the log-likelihoods of their known cells for a smoothing."""
         return _Evaluator(self, points)
 
@@ -400,9 +387,9 @@ class _Evaluator:
         self.ranks = np.repeat(ranks[discrete], sizes)
         self.reals = [(int(ranks[k]), int(variables[k]), statistics[k]) for k in np.flatnonzero(~discrete)]
 
-    def __call__(self, smoothing: float) -> NDArray[np.float64]:
+    def __call__(self, smoothing: float) -> Floats:
         nodes = self.sketch.nodes
-        values: dict[int, NDArray[np.float32]] = {}
+        values: dict[int, Floats32] = {}
         leaves = self._leaf_products(smoothing)
         for i in range(len(nodes) - 1, -1, -1):
             node = nodes[i]
@@ -418,7 +405,7 @@ class _Evaluator:
             values[i] = value
         return values[0].astype(np.float64)
 
-    def _leaf_products(self, smoothing: float) -> dict[int, NDArray[np.float32]]:
+    def _leaf_products(self, smoothing: float) -> dict[int, Floats32]:
         """Return ln of the product of leaves for each node with leaves, shape (n_rows,) each."""
         smoothed = self.counts + smoothing
         totals = np.add.reduceat(smoothed, self.starts) if len(self.starts) else np.empty(0)

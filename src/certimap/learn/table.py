@@ -24,8 +24,8 @@ from os import fspath
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Flags, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
 from certimap.core.untyped import is_mapping, is_missing, is_path
@@ -56,28 +56,28 @@ class DataTable:
     def __len__(self) -> int:
         return len(self.points)
 
-    def rows(self, numbers: NDArray[np.int64]) -> DataTable:
+    def rows(self, numbers: Ints) -> DataTable:
         """Return some of the rows."""
         return DataTable(self.domain, self.points[numbers], self.whole)
 
-    def observed(self, i: int) -> NDArray[np.float64]:
+    def observed(self, i: int) -> Floats:
         """Return the known values of a column as float64."""
         column = self.points[:, i : i + 1]
         return column[~missing_in(column)].astype(np.float64)
 
     @property
-    def codes(self) -> NDArray[np.int64]:
+    def codes(self) -> Ints:
         """Positions of the states in a discrete table; a missing value follows the last state."""
         points = self.points.astype(np.int64)
         return np.where(points < 0, self.domain.n_states, points)
 
     @property
-    def missing(self) -> NDArray[np.bool_]:
+    def missing(self) -> Flags:
         """Where values are missing, shape (n_rows, n_variables)."""
         return missing_in(self.points)
 
 
-def missing_in(points: Points) -> NDArray[np.bool_]:
+def missing_in(points: Points) -> Flags:
     """Return where values are missing, in the shape of `points`."""
     return np.isnan(points) if points.dtype.kind == "f" else points < 0
 
@@ -143,9 +143,9 @@ def encode(data: Any, domain: Domain) -> DataTable:
     return DataTable(domain, _encode_columns(columns, domain))
 
 
-def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
+def decode(points: Points, domain: Domain) -> dict[str, Array]:
     """Turn positions into columns of labels by name (object arrays for labels of mixed types)."""
-    out: dict[str, NDArray[Any]] = {}
+    out: dict[str, Array] = {}
     for i, variable in enumerate(domain):
         if isinstance(variable, Real):
             out[variable.name] = np.asarray(points[:, i], np.float64)
@@ -268,7 +268,7 @@ def _encode_columns(columns: list[Column], domain: Domain) -> Points:
     return points
 
 
-def _real_values(column: Column, variable: Real) -> NDArray[np.float64]:
+def _real_values(column: Column, variable: Real) -> Floats:
     try:
         values = np.array(column.values, np.float64)
     except (TypeError, ValueError):
@@ -284,7 +284,7 @@ def _real_values(column: Column, variable: Real) -> NDArray[np.float64]:
     return values
 
 
-def _positions(column: Column, variable: Categorical) -> NDArray[np.int64]:
+def _positions(column: Column, variable: Categorical) -> Ints:
     """Return the position of each label, -1 where missing."""
     out = np.full(len(column.values), MISSING, np.int64)
     present = np.flatnonzero(~column.missing)
@@ -320,12 +320,12 @@ class Column:
     """One column: its values, a mask of missing ones, and declared categories if any."""
 
     name: str
-    values: NDArray[Any]
-    missing: NDArray[np.bool_]
+    values: Array
+    missing: Flags
     categories: tuple[Label, ...] | None = None
 
     @property
-    def present(self) -> NDArray[Any]:
+    def present(self) -> Array:
         return self.values[~self.missing]
 
 
@@ -383,7 +383,7 @@ def _array_columns(data: Any) -> list[Column]:
     if is_path(data):
         raise DataError(f"{fspath(data)!r} is a text or path, and no table; pandas.read_csv(path) reads one")
     try:
-        array: NDArray[Any] = np.asarray(data)
+        array: Array = np.asarray(data)
     except ValueError:
         raise DataError("the rows of the table have different lengths; expected a rectangular table") from None
     if array.dtype.kind in "US":
@@ -401,7 +401,7 @@ def _column(name: str, values: Any) -> Column:
         categories = tuple(plain_labels(np.asarray(values.cat.categories, dtype=object)))
         return Column(name, codes, codes < 0, categories)
     if hasattr(values, "to_numpy") and getattr(dtype, "na_value", None) is not None:  # a nullable pandas dtype
-        array: NDArray[Any] = np.asarray(values.to_numpy(dtype=object))
+        array: Array = np.asarray(values.to_numpy(dtype=object))
     else:
         array = np.asarray(values)
     if array.ndim != 1:
@@ -418,7 +418,7 @@ def _column(name: str, values: Any) -> Column:
     return Column(name, array, np.zeros(len(array), np.bool_))
 
 
-def _object_column(name: str, array: NDArray[Any]) -> Column:
+def _object_column(name: str, array: Array) -> Column:
     """Find missing values, and turn columns of plain numbers into number columns."""
     missing = np.array([is_missing(value) for value in array], np.bool_)
     present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
@@ -432,6 +432,6 @@ def _object_column(name: str, array: NDArray[Any]) -> Column:
     return Column(name, kept, missing)
 
 
-def plain_labels(values: NDArray[Any]) -> list[Label]:
+def plain_labels(values: Array) -> list[Label]:
     """Turn NumPy scalars into Python labels."""
     return [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]

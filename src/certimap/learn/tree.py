@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed
-from certimap.learn.pairs import Floats, mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
+from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
@@ -32,8 +32,8 @@ class Tree:
     """
 
     domain: Domain
-    order: NDArray[np.int64]
-    parent: NDArray[np.int64]
+    order: Ints
+    parent: Ints
     tables: list[Floats]
 
     @classmethod
@@ -64,7 +64,7 @@ class Tree:
             out += log_table[row, positions[:, i]]
         return out
 
-    def _log_marginals(self, positions: NDArray[np.int64]) -> Floats:
+    def _log_marginals(self, positions: Ints) -> Floats:
         """Sum missing values (-1) out: messages from the leaves to the root, scaled to maximum 1."""
         logs = np.zeros(len(positions))
         inside: list[Floats] = [np.ones((len(positions), int(size))) for size in self.domain.n_states]

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
@@ -21,7 +22,7 @@ from certimap.learn.estimator import (
     split_rows,
 )
 from certimap.learn.mixtures import first_shares
-from certimap.learn.pairs import Floats, one_hot, pair_counts
+from certimap.learn.pairs import one_hot, pair_counts
 from certimap.learn.table import DataTable
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
 
@@ -128,12 +129,7 @@ class _Settings(LearnerSettings, total=False):
 
 
 def clt_mixture(
-    data: Any,
-    *,
-    n_components: int = 8,
-    valid: Any = None,
-    rng: Seed = None,
-    **settings: Unpack[_Settings],
+    data: Any, *, n_components: int = 8, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> Circuit:
     """Learn a mixture of Chow-Liu trees, missing cells allowed; see `ChowLiuMixture`.
 

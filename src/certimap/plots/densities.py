@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Floats
 from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
@@ -41,8 +41,8 @@ class DensityGrid:
     """
 
     names: tuple[str, ...]
-    axes: tuple[NDArray[np.float64], ...]
-    log_density: NDArray[np.float64]
+    axes: tuple[Floats, ...]
+    log_density: Floats
 
 
 def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_points: int = 201) -> DensityGrid:
@@ -72,9 +72,9 @@ class OpenCells:
         The ends of each box, shape (batch, n_variables), and upper bounds on ln of the density in each, (batch,).
     """
 
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    log_bound: NDArray[np.float64]
+    low: Floats
+    high: Floats
+    log_bound: Floats
 
 
 def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:

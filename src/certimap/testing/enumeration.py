@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Draws
@@ -25,9 +25,7 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
     return Boxes(domain, mask)
 
 
-def check_draws(
-    posterior: Draws, points: Points, weights: NDArray[np.float64], boxes: Boxes | None, n: int, rng: int
-) -> None:
+def check_draws(posterior: Draws, points: Points, weights: Floats, boxes: Boxes | None, n: int, rng: int) -> None:
     """Require that equal seeds give equal draws, distributed as `weights`, shape (n_points,), not all zero."""
     drawn = posterior.sample(n, np.random.default_rng(rng), boxes)
     again = posterior.sample(n, np.random.default_rng(rng), boxes)
@@ -62,7 +60,7 @@ def with_column(boxes: Boxes, column: int) -> Boxes:
     return Boxes(boxes.domain, mask)
 
 
-def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
+def inside(boxes: Boxes, points: Points) -> Flags:
     """Return which points are in each box, shape (batch, n_points)."""
     found = np.ones((len(boxes), len(points)), np.bool_)
     for i in range(len(boxes.domain)):
@@ -70,12 +68,12 @@ def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
     return found
 
 
-def log_sums(held: NDArray[np.bool_], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_sums(held: Flags, log_probs: Floats) -> Floats:
     """Return ln of the total probability of the points in each box, shape (batch,)."""
     return np.logaddexp.reduce(np.where(held, log_probs, -np.inf), axis=1)
 
 
-def same(a: NDArray[np.float64], b: NDArray[np.float64], atol: float) -> bool:
+def same(a: Floats, b: Floats, atol: float) -> bool:
     """Whether logs agree within `atol` nats, infinite ones exactly."""
     a, b = np.asarray(a), np.asarray(b)
     finite = np.isfinite(b)

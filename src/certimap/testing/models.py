@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, LogInterval
@@ -44,11 +44,11 @@ class TablePosterior:
         self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         if not self._domain.is_discrete:
             raise ModelError("a table needs categorical variables only")
-        weights: NDArray[np.float64] = np.array(probs, np.float64).reshape(-1)
+        weights: Floats = np.array(probs, np.float64).reshape(-1)
         n = int(np.prod(self._domain.n_states))
         if weights.shape != (n,) or not np.all(weights >= 0.0) or not 0.0 < weights.sum() < np.inf:
             raise ModelError(f"a table over {n} joint states needs as many nonnegative weights, not all zero")
-        self.probs: NDArray[np.float64] = weights / weights.sum()
+        self.probs: Floats = weights / weights.sum()
         with np.errstate(divide="ignore"):
             self._log_probs = np.log(self.probs)
         self._facts = Facts.of(self._domain, log_evidence=log_evidence)
@@ -70,36 +70,36 @@ class TablePosterior:
         probs = self.probs
         if boxes is not None:
             probs = probs * np.any(inside(boxes, self.points), axis=0)
-        total: NDArray[np.float64] = np.cumsum(probs)
+        total: Floats = np.cumsum(probs)
         if not total[-1] > 0.0:
             raise ModelError("the boxes to sample from have no mass")
         u = rng.random(n) * float(total[-1])
         last = int(np.flatnonzero(probs)[-1])  # rounding never lands on a state without mass
-        rows: NDArray[np.int64] = np.searchsorted(total, u, side="right").astype(np.int64)
+        rows: Ints = np.searchsorted(total, u, side="right").astype(np.int64)
         return self.points[np.minimum(rows, last)]
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         return self._log_probs[self.rows(points)]
 
-    def rows(self, points: Points) -> NDArray[np.int64]:
+    def rows(self, points: Points) -> Ints:
         """Return the index of each point in the flat table, shape (batch,)."""
         return np.asarray(points, np.int64) @ self._strides
 
-    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass(self, boxes: Boxes) -> Floats:
         with np.errstate(divide="ignore"):
             return np.log(inside(boxes, self.points) @ self.probs)
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound(self, boxes: Boxes) -> Floats:
         best = np.where(inside(boxes, self.points), self._log_probs[None, :], -np.inf).max(axis=1, initial=-np.inf)
         return np.minimum(best + self.looseness, 0.0)
 
-    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass_each(self, boxes: Boxes) -> Floats:
         return self._each(boxes, self.log_mass)
 
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound_each(self, boxes: Boxes) -> Floats:
         return self._each(boxes, self.log_bound)
 
-    def _each(self, boxes: Boxes, answer: Any) -> NDArray[np.float64]:
+    def _each(self, boxes: Boxes, answer: Any) -> Floats:
         n_columns = self._domain.total_states
         found = [answer(with_column(boxes, column)) for column in range(n_columns)]
         return np.array(found, np.float64).reshape(n_columns, len(boxes)).T.copy()
@@ -127,13 +127,13 @@ class BoundedTable:
     def facts(self) -> Facts:
         return Facts.of(self.domain, is_normalised=False)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         return self.table.log_prob(points) + self.log_scale
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound(self, boxes: Boxes) -> Floats:
         return self.table.log_bound(boxes) + self.log_scale
 
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound_each(self, boxes: Boxes) -> Floats:
         return self.table.log_bound_each(boxes) + self.log_scale
 
 
@@ -148,11 +148,11 @@ class IntervalTable(BoundedTable):
         Nonnegative, shape (n_points,) in the order of `table.points`.
     """
 
-    def __init__(self, table: TablePosterior, gap: NDArray[np.float64], log_evidence: float = -7.0) -> None:
+    def __init__(self, table: TablePosterior, gap: Floats, log_evidence: float = -7.0) -> None:
         super().__init__(table, log_evidence)
         self.gap = gap
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         return self.log_prob_interval(points).lower
 
     def log_prob_interval(self, points: Points) -> LogInterval:

@@ -16,8 +16,8 @@ import pickle
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Bounds, Capability, Decodes, Draws, Masses, Probes, TwoSided
@@ -51,11 +51,11 @@ class Cases:
         """Return the posterior, over categorical variables with at most 20,000 joint states."""
         raise NotImplementedError
 
-    def log_truth(self, posterior: Any, points: Points) -> NDArray[np.float64]:
+    def log_truth(self, posterior: Any, points: Points) -> Floats:
         """Return the most exact ln p of points, shape (batch,)."""
         return np.asarray(posterior.log_prob(points), np.float64)
 
-    def enumerated(self) -> tuple[Any, Points, NDArray[np.float64]]:
+    def enumerated(self) -> tuple[Any, Points, Floats]:
         """Return the posterior, all its points, and their ln p."""
         posterior = self.make_posterior()
         domain: Domain = posterior.domain
@@ -207,9 +207,7 @@ class ProbeCases(Cases):
             if prober.tighten(100_000, 1e-6, prober.layout.full(), -np.inf).is_complete:
                 return
 
-    def _check_columns(
-        self, boxes: SearchBoxes, each: NDArray[np.float64], points: Points, log_probs: NDArray[np.float64]
-    ) -> None:
+    def _check_columns(self, boxes: SearchBoxes, each: Floats, points: Points, log_probs: Floats) -> None:
         layout = Layout.of(self.make_posterior().domain)
         public = layout.public(boxes)
         for column in range(layout.domain.total_states):

@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.function_posterior import FunctionPosterior
 from certimap.core.posterior import Draws
@@ -318,7 +318,7 @@ def highest_found(posterior: Any, rng: np.random.Generator) -> float:
     real = posterior.domain.n_states == 0
     for start in points[np.argsort(-values, kind="stable")[:N_CLIMBS]]:
 
-        def fall(x: NDArray[np.float64], start: NDArray[np.float64] = start) -> float:
+        def fall(x: Floats, start: Floats = start) -> float:
             point = start.copy()
             point[real] = x
             return -float(posterior.log_prob(point[None])[0])

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
 from certimap.kernels.jit import Scalar as Scalar
 
 
 class CircuitArrays(NamedTuple):
     """The inner structure of a `Circuit`, with node kinds from `NodeKind` (0 and 1 are leaves)."""
 
-    kind: NDArray[np.int8]
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
-    leaf_var: NDArray[np.int32]
+    kind: Ints8
+    child_ptr: Ints
+    children: Ints
+    log_weights: Floats
+    leaf_var: Ints32
 
 
 class QueriedLeaves(NamedTuple):
@@ -27,10 +25,10 @@ class QueriedLeaves(NamedTuple):
     states (modulo 64); 0 for a real leaf.
     """
 
-    nodes: NDArray[np.int32]
-    start: NDArray[np.int32]
-    states: NDArray[np.int64]
-    log_tables: NDArray[np.float64]
+    nodes: Ints32
+    start: Ints32
+    states: Ints
+    log_tables: Floats
 
 
 class NewNodes(NamedTuple):
@@ -40,15 +38,15 @@ class NewNodes(NamedTuple):
     leaf has a variable and a start of its vector. `inlined` nodes dissolve into their only parent.
     """
 
-    kind: NDArray[np.int8]
-    ptr: NDArray[np.int32]
-    leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int32]
-    decides: NDArray[np.int32]
-    inlined: NDArray[np.bool_]
-    n_parents: NDArray[np.int32]
-    pool_child: NDArray[np.int32]
-    pool_weight: NDArray[np.float64]
+    kind: Ints8
+    ptr: Ints32
+    leaf_var: Ints32
+    leaf_start: Ints32
+    decides: Ints32
+    inlined: Flags
+    n_parents: Ints32
+    pool_child: Ints32
+    pool_weight: Floats
 
 
 class Workspace(NamedTuple):
@@ -58,44 +56,44 @@ class Workspace(NamedTuple):
     `flat_child` and `flat_weight`. Unused parts are never touched, and take no memory.
     """
 
-    stack: NDArray[np.int32]
-    cursor: NDArray[np.int32]
-    inner_stack: NDArray[np.int32]
-    inner_weight: NDArray[np.float64]
-    flat_begin: NDArray[np.int32]
-    flat_end: NDArray[np.int32]
-    flat_child: NDArray[np.int32]
-    flat_weight: NDArray[np.float64]
-    final: NDArray[np.int32]
+    stack: Ints32
+    cursor: Ints32
+    inner_stack: Ints32
+    inner_weight: Floats
+    flat_begin: Ints32
+    flat_end: Ints32
+    flat_child: Ints32
+    flat_weight: Floats
+    final: Ints32
 
 
 class LeafLayout(NamedTuple):
     """The arrays of a `Plan` while they are written; `sizes` counts nodes, inner edges and leaves."""
 
-    is_sum: NDArray[np.bool_]
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int32]
-    log_weights: NDArray[np.float64]
-    leaf_ptr: NDArray[np.int64]
-    leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int64]
-    decides: NDArray[np.int32]
-    sizes: NDArray[np.int64]
+    is_sum: Flags
+    child_ptr: Ints
+    children: Ints32
+    log_weights: Floats
+    leaf_ptr: Ints
+    leaf_var: Ints32
+    leaf_start: Ints
+    decides: Ints32
+    sizes: Ints
 
 
 class LeafPlaces(NamedTuple):
     """The leaf arrays of `PlanArrays` while they are written; `floors` (n_leaves + 1,) becomes `leaf_floors`."""
 
-    leaf_ptr: NDArray[np.int64]
-    binary_end: NDArray[np.int64]
-    narrow_end: NDArray[np.int64]
-    wide_end: NDArray[np.int64]
-    leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int64]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
-    mantissas: NDArray[np.float64]
-    floors: NDArray[np.float64]
+    leaf_ptr: Ints
+    binary_end: Ints
+    narrow_end: Ints
+    wide_end: Ints
+    leaf_var: Ints32
+    leaf_start: Ints
+    first: Floats
+    second: Floats
+    mantissas: Floats
+    floors: Floats
 
 
 class PlanArrays(NamedTuple):
@@ -113,26 +111,26 @@ class PlanArrays(NamedTuple):
     `probabilities` are the plain entries for draws; some underflow.
     """
 
-    is_sum: NDArray[np.bool_]
-    child_ptr: NDArray[np.int64]
-    children: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    weight_counts: NDArray[np.float64]
-    log_weights: NDArray[np.float64]
-    leaf_ptr: NDArray[np.int64]
-    binary_end: NDArray[np.int64]
-    narrow_end: NDArray[np.int64]
-    wide_end: NDArray[np.int64]
-    leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int64]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
-    mantissas: NDArray[np.float64]
-    table_counts: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
-    log_tables: NDArray[np.float64]
-    offsets: NDArray[np.int64]
-    functions: NDArray[np.int64]
-    leaf_floors: NDArray[np.float64]
-    floors: NDArray[np.float64]
-    settles: NDArray[np.bool_]
+    is_sum: Flags
+    child_ptr: Ints
+    children: Ints32
+    weights: Floats
+    weight_counts: Floats
+    log_weights: Floats
+    leaf_ptr: Ints
+    binary_end: Ints
+    narrow_end: Ints
+    wide_end: Ints
+    leaf_var: Ints32
+    leaf_start: Ints
+    first: Floats
+    second: Floats
+    mantissas: Floats
+    table_counts: Floats
+    probabilities: Floats
+    log_tables: Floats
+    offsets: Ints
+    functions: Ints
+    leaf_floors: Floats
+    floors: Floats
+    settles: Flags

@@ -5,20 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.climb import CapTable, Pool, climb
 from certimap.circuits.kernels.probe import downward, log_column, slack_of, upward
-from certimap.circuits.kernels.space import (
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    Number,
-    ProbeArrays,
-    Space,
-    new_space,
-)
+from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
+from certimap.core.arrays import Bytes, Floats, Ints, Ints32, Words
 from certimap.kernels.branching import interval_score_in_kernels
 from certimap.kernels.jit import jit, jit_part
 
@@ -37,7 +28,7 @@ class Trace(NamedTuple):
     bytes; its last number is 1 if they did not fit, and then no more entries are added.
     """
 
-    kinds: NDArray[np.int32]
+    kinds: Ints32
     below: Ints
     n_below: Ints
     kept_at: Ints
@@ -377,9 +368,7 @@ def solve_caps(
 
 
 @jit()
-def write_traces(
-    plan: ProbeArrays, table: CapTable, trace: Trace, kinds: NDArray[np.int32], kept: Bytes, used: Ints
-) -> None:
+def write_traces(plan: ProbeArrays, table: CapTable, trace: Trace, kinds: Ints32, kept: Bytes, used: Ints) -> None:
     """Write the trace of every row with a split or shrunk box, in preorder, columns as bits, highest bit first.
 
     `used` gets the numbers of entries and bytes.
@@ -414,7 +403,7 @@ def write_traces(
 
 
 @jit()
-def scopes(plan: ProbeArrays, bits: NDArray[np.uint64]) -> None:
+def scopes(plan: ProbeArrays, bits: Words) -> None:
     """Set bit v of row i if node i's scope contains variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
     one = np.uint64(1)
     for i in range(len(plan.is_sum)):

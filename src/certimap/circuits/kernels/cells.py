@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
-from certimap.circuits.kernels.real import Floats, Functions, log_mass
+from certimap.circuits.kernels.real import Functions, log_mass
+from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import jit
 
 
@@ -15,9 +13,9 @@ from certimap.kernels.jit import jit
 def fill_cell_masses(
     functions: Functions,
     tables: Floats,
-    starts: NDArray[np.int64],
-    first_edge: NDArray[np.int64],
-    first_cell: NDArray[np.int64],
+    starts: Ints,
+    first_edge: Ints,
+    first_cell: Ints,
     edges: Floats,
     least: float,
     out: Floats,

@@ -5,20 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.probe import downward, upward
 from certimap.circuits.kernels.real import peak_in, scale_of
-from certimap.circuits.kernels.space import (
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    Number,
-    ProbeArrays,
-    Space,
-    new_space,
-)
+from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
+from certimap.core.arrays import Bytes, Flags, Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 
 MAX_CLIMB_ROUNDS = 200
@@ -39,7 +30,7 @@ class CapTable(NamedTuple):
     best: Floats
     values: Floats
     caps: Floats
-    solved: NDArray[np.bool_]
+    solved: Flags
 
 
 class Pool(NamedTuple):
@@ -48,9 +39,9 @@ class Pool(NamedTuple):
     `entries` are the boxes' entries in a trace (`kernels/caps.py`).
     """
 
-    mask: NDArray[np.uint8]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    mask: Bytes
+    low: Floats
+    high: Floats
     bound: Floats
     entries: Ints
     each: Floats
@@ -225,7 +216,7 @@ def climb_rows(
     high: Floats,
     n_starts: int,
     pool: Pool,
-    points: NDArray[np.float64],
+    points: Floats,
     log_probs: Floats,
 ) -> None:
     """Climb from every row of `points` (states as floats), in place; fill in the log values reached."""

@@ -10,16 +10,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.real import log_density, peak_in
 from certimap.circuits.kernels.space import ProbeArrays
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.kernels.jit import jit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Ints32 = NDArray[np.int32]
-Flags = NDArray[np.bool_]
 
 BLOCK = 8  # candidates that one walk of a subcircuit evaluates together
 

@@ -6,19 +6,14 @@ All rows of a block lie in one pair of arrays with counts (see `scaled.py`): nod
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.leaves import MASS, leaf_values, multiply_row, real_leaf, wide_leaf
 from certimap.circuits.kernels.scaled import add_counts, credit, credit_aligned, credit_mixed, settle, use_counts
+from certimap.core.arrays import Array, Flags, Floats
 from certimap.core.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 from certimap.kernels.jit import jit
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 class Places(NamedTuple):
@@ -33,7 +28,7 @@ class Places(NamedTuple):
 
 @jit()
 def _forward_binary(
-    leaf: Scalar, column: Scalar, first: Floats, second: Floats, inputs: NDArray[Any], at: Scalar, values: Floats
+    leaf: Scalar, column: Scalar, first: Floats, second: Floats, inputs: Array, at: Scalar, values: Floats
 ) -> None:
     """Write row `at + 1`: row `at` times a leaf of a binary variable."""
     p0, p1 = first[leaf], second[leaf]
@@ -48,7 +43,7 @@ def _backward_binary(
     column: Scalar,
     first: Floats,
     second: Floats,
-    inputs: NDArray[Any],
+    inputs: Array,
     at: Scalar,
     suffix_at: Scalar,
     values: Floats,
@@ -96,7 +91,7 @@ def _member(
     plan: PlanArrays,
     node: Scalar,
     leaf: Scalar,
-    inputs: NDArray[Any],
+    inputs: Array,
     low_high: Floats,
     row: Scalar,
     values: Floats,
@@ -119,7 +114,7 @@ def _member(
 def downward(
     plan: PlanArrays,
     places: Places,
-    inputs: NDArray[Any],
+    inputs: Array,
     low_high: Floats,
     row_floors: Floats,
     values: Floats,

@@ -12,11 +12,6 @@ them below the normal numbers: about every forty leaves, without effect on large
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.leaves import (
     POINT,
@@ -31,18 +26,13 @@ from certimap.circuits.kernels.leaves import (
 from certimap.circuits.kernels.load import load_block
 from certimap.circuits.kernels.scaled import add_counts, settle, use_counts
 from certimap.circuits.kernels.sums import add_children, add_scaled_children, is_scaled
+from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
 from certimap.core.rounding import LEAST_FLOOR, SETTLED
 from certimap.kernels.jit import jit
 
 
 @jit()
-def assign_slots(
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    n_parents: NDArray[np.int32],
-    free: NDArray[np.int32],
-    slot: NDArray[np.int32],
-) -> int:
+def assign_slots(child_ptr: Ints, children: Ints32, n_parents: Ints32, free: Ints32, slot: Ints32) -> int:
     """Give each node a row of scratch memory; a row is free again after its node's last parent.
 
     `n_parents` is used up, `free` is scratch. Returns the number of rows.
@@ -66,7 +56,7 @@ def assign_slots(
 
 
 @jit()
-def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]) -> Scalar:
+def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: Floats) -> Scalar:
     """Return the leaf before which to settle a product of `leaf:end` with floor `floor`; after at least one."""
     if floor + floors[end] - floors[leaf] >= LEAST_FLOOR:
         return end
@@ -77,7 +67,7 @@ def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]
 
 
 @jit()
-def wide_binary_end(leaf: Scalar, end: Scalar, leaf_var: NDArray[np.int32], offsets: NDArray[np.int64]) -> Scalar:
+def wide_binary_end(leaf: Scalar, end: Scalar, leaf_var: Ints32, offsets: Ints) -> Scalar:
     """Return the end of the run of binary variables at the start of the leaves `leaf:end`."""
     while leaf < end and offsets[leaf_var[leaf] + 1] - offsets[leaf_var[leaf]] == 2:
         leaf += 1
@@ -93,12 +83,12 @@ def multiply_others(
     floor: Scalar,
     first_row: Scalar,
     scratch: Scalar,
-    inputs: NDArray[Any],
-    low_high: NDArray[np.float64],
+    inputs: Array,
+    low_high: Floats,
     at: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> float:
     """Multiply row `at`, with floor `floor`, by leaves of `node` from `start_leaf` on; return its new floor."""
     leaf_var, leaf_start, offsets, leaf_floors = plan.leaf_var, plan.leaf_start, plan.offsets, plan.leaf_floors
@@ -131,13 +121,13 @@ def upward(
     plan: PlanArrays,
     mode: int,
     first_row: int,
-    slot: NDArray[np.int32],
+    slot: Ints32,
     scratch: int,
-    inputs: NDArray[Any],
-    low_high: NDArray[np.float64],
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    inputs: Array,
+    low_high: Floats,
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> None:
     """Evaluate every node of one block; node i's lanes are row `slot[i]`, and row `scratch` is free."""
     # Fields are taken out once, and helpers get arrays and row numbers or are inlined: a bundle or a view that is
@@ -204,15 +194,15 @@ def upward(
 def evaluate(
     plan: PlanArrays,
     mode: int,
-    points: NDArray[Any],
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    inputs: NDArray[Any],
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-    out: NDArray[np.float64],
+    points: Array,
+    mask: Flags,
+    low_high: Floats,
+    slot: Ints32,
+    inputs: Array,
+    values: Floats,
+    counts: Floats,
+    has: Flags,
+    out: Floats,
 ) -> None:
     """Write the root's value and count for every row of `points` (mode 0), or of `mask` and `low_high`."""
     n_rows, width = out.shape[1], values.shape[1]

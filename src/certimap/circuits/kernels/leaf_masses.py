@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
+from certimap.core.arrays import Floats, Ints, Ints32
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -15,9 +15,7 @@ NEGLIGIBLE = 40.0  # nats below a leaf's mass at which the rounding of an entry 
 
 
 @jit()
-def count_queried(
-    circuit: CircuitArrays, param_ptr: NDArray[np.int64], position: NDArray[np.int32]
-) -> tuple[int, int]:
+def count_queried(circuit: CircuitArrays, param_ptr: Ints, position: Ints32) -> tuple[int, int]:
     """Return the number of queried categorical leaves, and the total number of their vectors' entries."""
     n_leaves, n_entries = 0, 0
     for node in range(circuit.kind.shape[0]):
@@ -30,13 +28,13 @@ def count_queried(
 @jit()
 def fill_categorical(
     circuit: CircuitArrays,
-    param_ptr: NDArray[np.int64],
-    params: NDArray[np.float64],
-    offsets: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
-    position: NDArray[np.int32],
-    log_mass: NDArray[np.float64],
-    log_error: NDArray[np.float64],
+    param_ptr: Ints,
+    params: Floats,
+    offsets: Ints,
+    log_weights: Floats,
+    position: Ints32,
+    log_mass: Floats,
+    log_error: Floats,
     queried: QueriedLeaves,
 ) -> None:
     """Fill in ln of the mass of each categorical leaf, its error, and the queried ones in rising order.

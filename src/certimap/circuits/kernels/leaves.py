@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
 from certimap.circuits.kernels.real import log_density, log_mass
 from certimap.circuits.kernels.scaled import NEVER, from_log, shift_of
+from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
 from certimap.core.rounding import HIGH, HIGH2, LOW, LOW2
 from certimap.kernels.jit import jit
 
@@ -20,12 +18,12 @@ POINT, MASS = 0, 1
 def multiply_binary_points(
     start: Scalar,
     stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[Any],
+    leaf_var: Ints32,
+    first: Floats,
+    second: Floats,
+    inputs: Array,
     at: Scalar,
-    values: NDArray[np.float64],
+    values: Floats,
 ) -> None:
     """Multiply `values[at]` by leaves of binary variables at points, four at a time.
 
@@ -57,13 +55,13 @@ def multiply_binary_points(
 def multiply_binary_boxes(
     start: Scalar,
     stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[Any],
+    leaf_var: Ints32,
+    offsets: Ints,
+    first: Floats,
+    second: Floats,
+    inputs: Array,
     at: Scalar,
-    values: NDArray[np.float64],
+    values: Floats,
 ) -> None:
     """Multiply `values[at]` by leaves of binary variables on boxes."""
     out = values[at]
@@ -80,11 +78,11 @@ def leaf_values(
     mode: int,
     variable: Scalar,
     start: Scalar,
-    offsets: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    inputs: NDArray[Any],
+    offsets: Ints,
+    tables: Floats,
+    inputs: Array,
     k: Scalar,
-    values: NDArray[np.float64],
+    values: Floats,
 ) -> None:
     """Write one leaf's value in each lane of `values[k]`; its vector starts at `tables[start]`."""
     out = values[k]
@@ -109,14 +107,14 @@ def wide_leaf(
     mode: int,
     variable: Scalar,
     start: Scalar,
-    offsets: NDArray[np.int64],
-    mantissas: NDArray[np.float64],
-    table_counts: NDArray[np.float64],
-    inputs: NDArray[Any],
+    offsets: Ints,
+    mantissas: Floats,
+    table_counts: Floats,
+    inputs: Array,
     k: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> None:
     """Write a leaf's value in each lane of row `k`, for entries with their own counts."""
     out, count = values[k], counts[k]
@@ -145,14 +143,14 @@ def real_leaf(
     first_row: Scalar,
     variable: Scalar,
     start: Scalar,
-    functions: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    inputs: NDArray[Any],
-    low_high: NDArray[np.float64],
+    functions: Ints,
+    tables: Floats,
+    inputs: Array,
+    low_high: Floats,
     k: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> None:
     """Write a real leaf's density at a point, or its mass in a box, in each lane of row `k`."""
     out, count = values[k], counts[k]
@@ -168,7 +166,7 @@ def real_leaf(
 
 
 @jit()
-def multiply_row(k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
+def multiply_row(k: Scalar, at: Scalar, values: Floats) -> None:
     """Multiply row `at` by row `k`."""
     for b in range(values.shape[1]):
         values[at, b] *= values[k, b]
@@ -178,14 +176,14 @@ def multiply_row(k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
 def multiply_wide_binary_points(
     start: Scalar,
     stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    mantissas: NDArray[np.float64],
-    table_counts: NDArray[np.float64],
-    inputs: NDArray[Any],
+    leaf_var: Ints32,
+    leaf_start: Ints,
+    mantissas: Floats,
+    table_counts: Floats,
+    inputs: Array,
     at: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
+    values: Floats,
+    counts: Floats,
 ) -> None:
     """Multiply the settled row `at`, which has counts, by wide leaves of binary variables; it stays settled.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
+from certimap.core.arrays import Array, Flags, Words
 from certimap.kernels.jit import jit
 
 TILE = 64  # inputs that are brought together before they are transposed
@@ -17,7 +15,7 @@ BYTES = np.uint64(0x00FF00FF00FF00FF), np.uint64(8)
 
 
 @jit()
-def load_block(mode: int, first: int, points: NDArray[Any], mask: NDArray[np.bool_], inputs: NDArray[Any]) -> int:
+def load_block(mode: int, first: int, points: Array, mask: Flags, inputs: Array) -> int:
     """Transpose rows `first`, ... of `points` (mode 0) or `mask` into lanes of `inputs`.
 
     `inputs` is (n_inputs, width), of bytes if every input fits into one, else of float64. Lanes past the last row
@@ -39,9 +37,7 @@ def load_block(mode: int, first: int, points: NDArray[Any], mask: NDArray[np.boo
 
 
 @jit()
-def _load_tiles(
-    mode: int, first: int, lanes: Scalar, points: NDArray[Any], mask: NDArray[np.bool_], inputs: NDArray[Any]
-) -> int:
+def _load_tiles(mode: int, first: int, lanes: Scalar, points: Array, mask: Flags, inputs: Array) -> int:
     """Load the inputs that fill whole tiles; return their number."""
     n_inputs, width = inputs.shape
     tile = np.zeros((width, TILE), np.uint8)
@@ -74,9 +70,7 @@ def exchange(a: Scalar, b: Scalar, kept: Scalar, shift: Scalar) -> tuple[Scalar,
 
 
 @jit(inline="always")
-def transpose(
-    rows: NDArray[np.uint64], row: Scalar, word: Scalar, lines: NDArray[np.uint64], line: Scalar, group: Scalar
-) -> None:
+def transpose(rows: Words, row: Scalar, word: Scalar, lines: Words, line: Scalar, group: Scalar) -> None:
     """Write the transpose of a square of 8 by 8 bytes: from one word of 8 rows to one word of 8 lines."""
     a, b, c, d = rows[row, word], rows[row + 1, word], rows[row + 2, word], rows[row + 3, word]
     e, f, g, h = rows[row + 4, word], rows[row + 5, word], rows[row + 6, word], rows[row + 7, word]

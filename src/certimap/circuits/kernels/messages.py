@@ -10,13 +10,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.space import ProbeArrays
+from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import jit, jit_part
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 FLOOR = -1e6  # replaces ln 0: harmless, since decoded answers are scored exactly
 TIE = 1e-9  # nats below the best belief up to which a state counts as a maximiser

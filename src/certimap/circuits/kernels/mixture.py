@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.real import (
     FIRST,
@@ -22,8 +21,9 @@ from certimap.circuits.kernels.real import (
     peak_in,
     scale_of,
 )
-from certimap.circuits.kernels.space import Floats, Ints, Number, ProbeArrays
+from certimap.circuits.kernels.space import Number, ProbeArrays
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arrays import Bytes, Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.mixture_bounds import EPS, BoxExpansion, half_bounds, has_root, mixture_bound
 
@@ -43,9 +43,9 @@ class LeafProducts(NamedTuple):
 
     log_weights: Floats
     starts: Ints
-    tops: NDArray[np.float64]
-    means: NDArray[np.float64]
-    precisions: NDArray[np.float64]
+    tops: Floats
+    means: Floats
+    precisions: Floats
     low: Floats
     high: Floats
 
@@ -71,7 +71,7 @@ def find_peaks(plan: ProbeArrays, components: LeafProducts) -> None:
 
 @jit_part
 def expand_leaf(
-    functions: NDArray[np.int64], tables: Floats, start: int, low: Number, high: Number
+    functions: Ints, tables: Floats, start: int, low: Number, high: Number
 ) -> tuple[Number, Number, Number, Number, Number]:
     """Return a leaf's log value at the middle of [low, high], its peak there, and slope, bend and spread.
 
@@ -97,7 +97,7 @@ def expand_leaf(
 
 @jit_part
 def expand_box(
-    plan: ProbeArrays, of: LeafProducts, mask: NDArray[np.uint8], low: Floats, high: Floats, x: BoxExpansion
+    plan: ProbeArrays, of: LeafProducts, mask: Bytes, low: Floats, high: Floats, x: BoxExpansion
 ) -> None:
     """Fill in all components in a box: categorical leaves give their largest entry."""
     n_states, offsets, functions, tables, log_tables = (
@@ -142,14 +142,14 @@ def expand_box(
 def bound_mixture(
     plan: ProbeArrays,
     of: LeafProducts,
-    masks: NDArray[np.uint8],
-    low: NDArray[np.float64],
-    high: NDArray[np.float64],
+    masks: Bytes,
+    low: Floats,
+    high: Floats,
     x: BoxExpansion,
     log_bound: Floats,
-    halves: NDArray[np.float64],
-    splits: NDArray[np.float64],
-    middles: NDArray[np.float64],
+    halves: Floats,
+    splits: Floats,
+    middles: Floats,
 ) -> None:
     """Bound the mixture in each box (natural logs, rounded up); also choose a split and a middle point.
 
@@ -266,7 +266,7 @@ def newton_step(s: Slopes) -> bool:
 
 @jit()
 def climb_gaussians(
-    of: LeafProducts, log_tops: Floats, low: Floats, high: Floats, s: Slopes, points: NDArray[np.float64]
+    of: LeafProducts, log_tops: Floats, low: Floats, high: Floats, s: Slopes, points: Floats
 ) -> None:
     """Climb from each row of points, in place, to a stationary point of a mixture of Gaussians in [low, high].
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from certimap.circuits.kernels.arrays import CircuitArrays
+from certimap.core.arrays import Floats
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
 
 
 @jit()
-def upward_log_maximum(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
+def upward_log_maximum(circuit: CircuitArrays, out: Floats) -> None:
     """Fill in the logs of inner nodes with every sum replaced by its largest weighted child; leaves are given."""
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]

@@ -8,18 +8,10 @@ pass. Upward values are natural logs, so nothing underflows; downward flows are 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.real import log_peak, peak_in
-from certimap.circuits.kernels.space import (
-    Bytes,
-    Floats,
-    Indices,
-    Number,
-    ProbeArrays,
-    Space,
-    new_space,
-)
+from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
+from certimap.core.arrays import Bytes, Floats
 from certimap.core.rounding import (
     ALL_SUMS,
     ENTROPY,
@@ -248,13 +240,7 @@ def credit_logs(
 
 @jit_part
 def downward(
-    plan: ProbeArrays,
-    nodes: Indices,
-    count: int,
-    variables: Indices,
-    low: Floats,
-    high: Floats,
-    space: Space,
+    plan: ProbeArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
     """Fill in, for every column of `variables`, the top's mass and bound with the variable fixed there.
 
@@ -321,14 +307,14 @@ def probe_rows(
     plan: ProbeArrays,
     caps: Floats,
     roundings: Floats,
-    masks: NDArray[np.uint8],
-    low: NDArray[np.float64],
-    high: NDArray[np.float64],
+    masks: Bytes,
+    low: Floats,
+    high: Floats,
     log_mass: Floats,
     log_bound: Floats,
-    each_mass: NDArray[np.float64],
-    each_bound: NDArray[np.float64],
-    splits: NDArray[np.float64],
+    each_mass: Floats,
+    each_bound: Floats,
+    splits: Floats,
 ) -> None:
     """Bound a batch of boxes and all their columns, one row per box (natural logs; masses and bounds rounded up).
 

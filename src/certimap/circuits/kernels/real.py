@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
+from certimap.core.arrays import Flags, Floats, Ints, Words
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.pointers import call_draw, call_real
 from certimap.kernels.random import Scalar
@@ -18,8 +16,7 @@ from certimap.kernels.random import Scalar
 DENSITY, MASS, PEAK, SCALE, DRAW, SLOPE, LEAST_CURVATURE, LARGEST_CURVATURE = 0, 1, 2, 3, 4, 5, 6, 7
 LOW, HIGH, LOG_NORM, FIRST = 1, 2, 3, 4
 
-Functions = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Functions = Ints
 
 
 @jit_part
@@ -71,7 +68,7 @@ def scale_of(functions: Functions, tables: Floats, start: Scalar) -> Scalar:
 
 @jit_part
 def draw_in(
-    functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar, stream: NDArray[np.uint64]
+    functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar, stream: Words
 ) -> Scalar:
     """Draw from a leaf inside [low, high]."""
     low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
@@ -82,7 +79,7 @@ def draw_in(
 
 
 @jit()
-def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
+def fill_log_masses(functions: Functions, tables: Floats, starts: Ints, out: Floats) -> None:
     """Write ln of the mass of every leaf in its interval, or of its density if the interval is a point."""
     for i in range(len(starts)):
         low, high = tables[starts[i] + LOW], tables[starts[i] + HIGH]
@@ -90,7 +87,7 @@ def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int
 
 
 @jit()
-def fill_touching(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: NDArray[np.bool_]) -> None:
+def fill_touching(functions: Functions, tables: Floats, starts: Ints, out: Flags) -> None:
     """Write, for every leaf, whether its density is positive at one of the ends of its interval."""
     for i in range(len(starts)):
         out[i] = False
@@ -100,16 +97,14 @@ def fill_touching(functions: Functions, tables: Floats, starts: NDArray[np.int64
 
 
 @jit()
-def fill_scales(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
+def fill_scales(functions: Functions, tables: Floats, starts: Ints, out: Floats) -> None:
     """Write the scale of every leaf."""
     for i in range(len(starts)):
         out[i] = scale_of(functions, tables, starts[i])
 
 
 @jit()
-def fill_peaks(
-    functions: Functions, tables: Floats, starts: NDArray[np.int64], low: Floats, high: Floats, out: Floats
-) -> None:
+def fill_peaks(functions: Functions, tables: Floats, starts: Ints, low: Floats, high: Floats, out: Floats) -> None:
     """Write the maximiser of every leaf's density in [low, high]."""
     for i in range(len(starts)):
         out[i] = peak_in(functions, tables, starts[i], low[i], high[i])
@@ -117,12 +112,7 @@ def fill_peaks(
 
 @jit()
 def mixture_log_densities(
-    functions: Functions,
-    tables: Floats,
-    starts: NDArray[np.int64],
-    log_weights: Floats,
-    points: Floats,
-    out: Floats,
+    functions: Functions, tables: Floats, starts: Ints, log_weights: Floats, points: Floats, out: Floats
 ) -> None:
     """Write ln of a mixture's density at some points."""
     for k in range(len(points)):

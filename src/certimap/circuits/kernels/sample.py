@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.real import draw_in
 from certimap.circuits.kernels.scaled import shift_of
+from certimap.core.arrays import Flags, Floats, Ints, Ints16, Ints32, Words
 from certimap.kernels.jit import jit
 from certimap.kernels.random import seed_row, uniform
 
 
 @jit()
-def cumulate(child_ptr: NDArray[np.int64], weights: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+def cumulate(child_ptr: Ints, weights: Floats, out: Floats) -> None:
     """Write running totals of each node's weights, scaled so that the last one is 1."""
     for node in range(child_ptr.shape[0] - 1):
         total = 0.0
@@ -27,7 +27,7 @@ def cumulate(child_ptr: NDArray[np.int64], weights: NDArray[np.float64], out: ND
 
 
 @jit()
-def pick_edge(start: Scalar, stop: Scalar, cumulated: NDArray[np.float64], u: Scalar) -> Scalar:
+def pick_edge(start: Scalar, stop: Scalar, cumulated: Floats, u: Scalar) -> Scalar:
     """Return the first edge whose running total exceeds `u`."""
     if stop - start <= 8:
         for edge in range(start, stop - 1):
@@ -45,7 +45,7 @@ def pick_edge(start: Scalar, stop: Scalar, cumulated: NDArray[np.float64], u: Sc
 
 
 @jit()
-def pick_state(start: Scalar, size: Scalar, tables: NDArray[np.float64], u: Scalar) -> Scalar:
+def pick_state(start: Scalar, size: Scalar, tables: Floats, u: Scalar) -> Scalar:
     """Return the state of a categorical leaf at `u`; never one of zero probability."""
     last = 0
     total = 0.0
@@ -64,11 +64,11 @@ def sample(
     plan: PlanArrays,
     key: np.uint64,
     first_row: int,
-    cumulated: NDArray[np.float64],
-    stack: NDArray[np.int32],
-    stream: NDArray[np.uint64],
-    states: NDArray[np.int16],
-    reals: NDArray[np.float64],
+    cumulated: Floats,
+    stack: Ints32,
+    stream: Words,
+    states: Ints16,
+    reals: Floats,
 ) -> None:
     """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
@@ -102,13 +102,7 @@ def sample(
 
 @jit()
 def _pick_state_in(
-    box: Scalar,
-    column: Scalar,
-    at: Scalar,
-    size: Scalar,
-    log_tables: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    u: Scalar,
+    box: Scalar, column: Scalar, at: Scalar, size: Scalar, log_tables: Floats, mask: Flags, u: Scalar
 ) -> Scalar:
     """Return a categorical leaf's state at `u` among a box's allowed states; never an impossible one.
 
@@ -137,14 +131,14 @@ def _pick_child_in(
     u: Scalar,
     start: Scalar,
     stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    weight_counts: NDArray[np.float64],
+    children: Ints32,
+    weights: Floats,
+    weight_counts: Floats,
     node: Scalar,
     lane: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> Scalar:
     """Return a sum's child at `u`, in proportion to weight times mass in the box; never an impossible one."""
     base = counts[node, lane] if has[node] else 0.0
@@ -165,17 +159,17 @@ def _pick_child_in(
 def sample_in_boxes(
     plan: PlanArrays,
     key: np.uint64,
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
-    chosen: NDArray[np.int64],
-    lanes: NDArray[np.int64],
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-    stack: NDArray[np.int32],
-    stream: NDArray[np.uint64],
-    states: NDArray[np.int16],
-    reals: NDArray[np.float64],
+    mask: Flags,
+    low_high: Floats,
+    chosen: Ints,
+    lanes: Ints,
+    values: Floats,
+    counts: Floats,
+    has: Flags,
+    stack: Ints32,
+    stream: Words,
+    states: Ints16,
+    reals: Floats,
 ) -> None:
     """Draw row `chosen[k]` inside the box `lanes[k]` of `mask` and `low_high`.
 

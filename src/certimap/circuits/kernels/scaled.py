@@ -14,18 +14,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
+from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 from certimap.kernels.jit import jit
 
 LN_UNIT = UNIT_BITS * math.log(2.0)
 NEVER = 2.0**900  # the count of a zero in a search for the smallest count
 MOST = 2.0**890  # the largest count from a log: thousands of these add up to less than `NEVER`
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @jit()

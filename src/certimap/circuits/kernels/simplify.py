@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import CircuitArrays, LeafLayout, NewNodes, Scalar, Workspace
+from certimap.core.arrays import Floats, Ints, Ints32
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -18,11 +18,11 @@ LEAF, PRODUCT, SUM = 0, 1, 2  # kinds of the new nodes
 def _gather(
     circuit: CircuitArrays,
     node: int,
-    log_mass: NDArray[np.float64],
-    parents: NDArray[np.int32],
-    alias: NDArray[np.int32],
-    seen_by: NDArray[np.int32],
-    seen_at: NDArray[np.int32],
+    log_mass: Floats,
+    parents: Ints32,
+    alias: Ints32,
+    seen_by: Ints32,
+    seen_at: Ints32,
     new: NewNodes,
     used: Scalar,
 ) -> int:
@@ -51,19 +51,19 @@ def _gather(
 @jit()
 def fold(
     circuit: CircuitArrays,
-    log_mass: NDArray[np.float64],
-    parents: NDArray[np.int32],
-    single: NDArray[np.int32],
-    n_states: NDArray[np.int64],
-    position: NDArray[np.int32],
-    leaf_start: NDArray[np.int32],
-    old_decides: NDArray[np.int32],
+    log_mass: Floats,
+    parents: Ints32,
+    single: Ints32,
+    n_states: Ints,
+    position: Ints32,
+    leaf_start: Ints32,
+    old_decides: Ints32,
     n_table: Scalar,
-    log_tables: NDArray[np.float64],
-    seen_by: NDArray[np.int32],
-    seen_at: NDArray[np.int32],
+    log_tables: Floats,
+    seen_by: Ints32,
+    seen_at: Ints32,
     new: NewNodes,
-    alias: NDArray[np.int32],
+    alias: Ints32,
 ) -> int:
     """Rewrite the live part of a circuit as normalised nodes; return their number.
 
@@ -117,9 +117,7 @@ def fold(
 
 
 @jit()
-def _mix(
-    new: NewNodes, begin: Scalar, end: Scalar, size: Scalar, n_table: int, log_tables: NDArray[np.float64]
-) -> None:
+def _mix(new: NewNodes, begin: Scalar, end: Scalar, size: Scalar, n_table: int, log_tables: Floats) -> None:
     """Write the mixture of some leaves over one variable at `n_table`."""
     for state in range(size):
         largest = _NEG_INF
@@ -170,14 +168,7 @@ def _close_node(out: LeafLayout, is_sum: Scalar, decides: Scalar, n_edges: Scala
 
 
 @jit()
-def _write_node(
-    new: NewNodes,
-    node: int,
-    begin: Scalar,
-    end: Scalar,
-    work: Workspace,
-    out: LeafLayout,
-) -> None:
+def _write_node(new: NewNodes, node: int, begin: Scalar, end: Scalar, work: Workspace, out: LeafLayout) -> None:
     """Write one node after its members; a leaf or a sum below a sum gets its own product."""
     flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
     is_sum = new.kind[node] == SUM
@@ -267,13 +258,7 @@ def count_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
 
 
 @jit()
-def compact_tables(
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    place: NDArray[np.int32],
-    log_tables: NDArray[np.float64],
-) -> int:
+def compact_tables(leaf_var: Ints32, leaf_start: Ints, sizes: Ints, place: Ints32, log_tables: Floats) -> int:
     """Compact the leaves' vectors, in place and in order; return the number of entries.
 
     `sizes` (n_vars,) are the vectors' sizes; `place` (as long as `log_tables`) holds zeros at first.

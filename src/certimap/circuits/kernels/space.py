@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.kernels.jit import jit_part
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 # The type checker takes an element of an array for an array; `Any` avoids this.
 Indices = Any  # int64 arrays
 Number = Any  # a float, or an int
@@ -26,22 +23,22 @@ class ProbeArrays(NamedTuple):
     underflow. `discrete` marks a domain without real variables, where a box's mass bounds its points.
     """
 
-    is_sum: NDArray[np.bool_]
+    is_sum: Flags
     child_ptr: Ints
-    children: NDArray[np.int32]
+    children: Ints32
     log_weights: Floats
     leaf_ptr: Ints
-    leaf_var: NDArray[np.int32]
+    leaf_var: Ints32
     leaf_start: Ints
-    in_logs: NDArray[np.bool_]
+    in_logs: Flags
     tables: Floats
     log_tables: Floats
     functions: Ints
-    decides: NDArray[np.int32]
+    decides: Ints32
     offsets: Ints
     n_states: Ints
     scales: Floats
-    is_whole: NDArray[np.bool_]
+    is_whole: Flags
     discrete: bool
 
 

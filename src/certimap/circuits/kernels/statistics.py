@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
 from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, NARROW_BITS, STEPS, SUMS, UNIT_BITS
 from certimap.kernels.jit import jit
 
 
 @jit()
 def find_floors(
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    weight_floors: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_floors: NDArray[np.float64],
-    floors: NDArray[np.float64],
-    settles: NDArray[np.bool_],
+    is_sum: Flags,
+    child_ptr: Ints,
+    children: Ints32,
+    weight_floors: Floats,
+    leaf_ptr: Ints,
+    leaf_floors: Floats,
+    floors: Floats,
+    settles: Flags,
 ) -> None:
     """Fill in a lower bound on log2 of each node's positive values, from floors of weights and (summed) leaves.
 
@@ -36,12 +36,7 @@ def find_floors(
 
 @jit()
 def survey_leaves(
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    n_states: NDArray[np.int64],
-    mantissas: NDArray[np.float64],
-    rank: NDArray[np.int8],
-    floors: NDArray[np.float64],
+    leaf_var: Ints32, leaf_start: Ints, n_states: Ints, mantissas: Floats, rank: Ints8, floors: Floats
 ) -> bool:
     """Rank leaves by their order in products, and fill in lower bounds on log2 of their positive values.
 
@@ -65,14 +60,14 @@ def survey_leaves(
 
 @jit()
 def sort_leaves(
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    rank: NDArray[np.int8],
+    leaf_ptr: Ints,
+    leaf_var: Ints32,
+    rank: Ints8,
     stride: int,
-    counters: NDArray[np.int64],
-    by_key: NDArray[np.int32],
-    owner: NDArray[np.int32],
-    order: NDArray[np.int32],
+    counters: Ints,
+    by_key: Ints32,
+    owner: Ints32,
+    order: Ints32,
 ) -> None:
     """Order the leaves of each product by rank, and within a rank by variable unless `stride` is 0.
 
@@ -99,12 +94,7 @@ def sort_leaves(
 
 @jit()
 def place_leaves(
-    order: NDArray[np.int32],
-    rank: NDArray[np.int8],
-    floors: NDArray[np.float64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    plan: LeafPlaces,
+    order: Ints32, rank: Ints8, floors: Floats, leaf_var: Ints32, leaf_start: Ints, plan: LeafPlaces
 ) -> None:
     """Write leaves in their order, and the end of each rank in each product."""
     plan.floors[0] = 0.0
@@ -146,14 +136,14 @@ def most_roundings(plan: PlanArrays) -> float:
 
 @jit()
 def count_roundings(
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    n_states: NDArray[np.int64],
-    in_logs: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+    is_sum: Flags,
+    child_ptr: Ints,
+    children: Ints32,
+    leaf_ptr: Ints,
+    leaf_var: Ints32,
+    n_states: Ints,
+    in_logs: Flags,
+) -> Floats:
     """Count the roundings behind a box search's logs: the five numbers of `rounding.py`."""
     n_nodes = is_sum.shape[0]
     at = np.zeros((n_nodes, 4))

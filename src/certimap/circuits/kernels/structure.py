@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import CircuitArrays
+from certimap.core.arrays import Floats, Ints, Ints8, Ints32
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -18,7 +18,7 @@ MAX_TRACKED = 16  # limit on restricted variables per node; dropping some only l
 
 
 @jit()
-def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int32]) -> None:
+def count_parents(circuit: CircuitArrays, log_mass: Floats, out: Ints32) -> None:
     """Count the edges into each node from nodes reachable from the root; the root itself counts one.
 
     Edges of zero weight, and edges into nodes of zero mass, do not count.
@@ -36,12 +36,7 @@ def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: ND
 
 
 @jit()
-def check_scopes(
-    circuit: CircuitArrays,
-    parents: NDArray[np.int32],
-    fingerprints: NDArray[np.int64],
-    scopes: NDArray[np.int64],
-) -> int:
+def check_scopes(circuit: CircuitArrays, parents: Ints32, fingerprints: Ints, scopes: Ints) -> int:
     """Fill in the scopes of nodes as fingerprints of multisets; return the first sum that is not smooth.
 
     `fingerprints` (n_vars,) holds a random word for each variable (0 for ignored ones); `scopes` is (n_nodes,). A
@@ -70,7 +65,7 @@ def check_scopes(
 
 
 @jit()
-def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
+def upward_log_mass(circuit: CircuitArrays, out: Floats) -> None:
     """Fill in the log masses of inner nodes; `out` holds the leaves' masses on entry."""
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
@@ -99,7 +94,7 @@ def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
 
 
 @jit()
-def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+def upward_error(circuit: CircuitArrays, log_mass: Floats, out: Floats) -> None:
     """Fill in bounds on the errors of inner nodes' log masses, in units of the last place of 1.
 
     Each sum of logs has an error relative to its size, each log-sum-exp slightly more. Errors of a product's
@@ -124,7 +119,7 @@ def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDA
 
 
 @jit()
-def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
+def upward_reach(circuit: CircuitArrays, out: Floats) -> None:
     """Fill in bounds on |ln| of each inner node's value at any possible point.
 
     `out` holds the leaves' bounds on entry.
@@ -144,9 +139,7 @@ def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
 
 
 @jit()
-def single_variables(
-    circuit: CircuitArrays, parents: NDArray[np.int32], position: NDArray[np.int32], out: NDArray[np.int32]
-) -> None:
+def single_variables(circuit: CircuitArrays, parents: Ints32, position: Ints32, out: Ints32) -> None:
     """Write a live node's query variables: -1 for none, v for v alone, -2 for more than one.
 
     `position` (n_vars,) is the position of each variable in the query, -1 if it is not queried.
@@ -171,13 +164,7 @@ def single_variables(
 
 @jit()
 def _restrict_product(
-    circuit: CircuitArrays,
-    node: int,
-    start: NDArray[np.int64],
-    count: NDArray[np.int8],
-    variables: NDArray[np.int32],
-    states: NDArray[np.int64],
-    used: int,
+    circuit: CircuitArrays, node: int, start: Ints, count: Ints8, variables: Ints32, states: Ints, used: int
 ) -> int:
     """Collect the state sets of a product's children, leaves first: the nearest is the likeliest to decide."""
     kept = 0
@@ -198,14 +185,14 @@ def _restrict_product(
 def _restrict_sum(
     circuit: CircuitArrays,
     node: int,
-    parents: NDArray[np.int32],
-    all_states: NDArray[np.int64],
-    start: NDArray[np.int64],
-    count: NDArray[np.int8],
-    variables: NDArray[np.int32],
-    states: NDArray[np.int64],
+    parents: Ints32,
+    all_states: Ints,
+    start: Ints,
+    count: Ints8,
+    variables: Ints32,
+    states: Ints,
     used: int,
-    out: NDArray[np.int32],
+    out: Ints32,
 ) -> int:
     """Unite the state sets of a sum's live children; record the variable with disjoint sets, if any."""
     first, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
@@ -246,18 +233,18 @@ def _restrict_sum(
 @jit()
 def decided_variables(
     circuit: CircuitArrays,
-    parents: NDArray[np.int32],
-    position: NDArray[np.int32],
-    leaf_states: NDArray[np.int64],
-    all_states: NDArray[np.int64],
+    parents: Ints32,
+    position: Ints32,
+    leaf_states: Ints,
+    all_states: Ints,
     first_node: int,
     first_leaf: int,
-    start: NDArray[np.int64],
-    count: NDArray[np.int8],
-    variables: NDArray[np.int32],
-    states: NDArray[np.int64],
+    start: Ints,
+    count: Ints8,
+    variables: Ints32,
+    states: Ints,
     used: int,
-    out: NDArray[np.int32],
+    out: Ints32,
 ) -> int:
     """Find for each live sum a variable of which its children allow disjoint sets of states, else -1.
 

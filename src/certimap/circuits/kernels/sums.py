@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from certimap.circuits.kernels.arrays import Scalar
 from certimap.circuits.kernels.scaled import NEVER, lower_counts, shift_of
+from certimap.core.arrays import Flags, Floats, Ints32
 from certimap.kernels.jit import jit
 
 
 @jit()
 def add_children(
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    at: Scalar,
-    values: NDArray[np.float64],
+    start: Scalar, stop: Scalar, children: Ints32, weights: Floats, slot: Ints32, at: Scalar, values: Floats
 ) -> None:
     """Write the weighted sum of a sum's children."""
     out = values[at]
@@ -34,13 +26,7 @@ def add_children(
 
 @jit()
 def add_aligned(
-    weight: Scalar,
-    weight_count: Scalar,
-    k: Scalar,
-    at: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    weight: Scalar, weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, counts: Floats, has: Flags
 ) -> None:
     """Add a weighted row, aligned to the counts of row `at`, to row `at`."""
     if not has[k]:
@@ -55,14 +41,14 @@ def add_aligned(
 def add_scaled_children(
     start: Scalar,
     stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    weight_counts: NDArray[np.float64],
-    slot: NDArray[np.int32],
+    children: Ints32,
+    weights: Floats,
+    weight_counts: Floats,
+    slot: Ints32,
     at: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> None:
     """Like `add_children`, for children or weights with counts."""
     has[at] = True
@@ -78,12 +64,7 @@ def add_scaled_children(
 
 @jit()
 def is_scaled(
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weight_counts: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    has: NDArray[np.bool_],
+    start: Scalar, stop: Scalar, children: Ints32, weight_counts: Floats, slot: Ints32, has: Flags
 ) -> Scalar:
     """Whether a term of a sum has counts."""
     scaled = False

@@ -9,14 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import SMALLEST_NORMAL
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import CircuitBuilder
 
-Floats = NDArray[np.float64]
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 NUMBERS, FROM_ZERO, COUNTS = "numbers", "numbers from 0", "whole numbers from 0"
 LEAST_SD = 0.01  # in standard deviations of the column: narrower leaves would overfit single rows
@@ -96,7 +95,7 @@ class CountFamily(LeafFamily):
         return np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
 
 
-def is_count(values: Floats) -> NDArray[np.bool_]:
+def is_count(values: Floats) -> Flags:
     """Return which values are whole numbers from 0."""
     return (values >= 0.0) & (values == np.rint(values))
 

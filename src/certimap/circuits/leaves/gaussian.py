@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import LOG_SQRT_2PI, Floats, LeafFamily
+from certimap.circuits.leaves.family import LOG_SQRT_2PI, LeafFamily
 from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
+from certimap.core.arrays import Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import CountFamily, Floats, is_count
+from certimap.circuits.leaves.family import CountFamily, is_count
 from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero
+from certimap.core.arrays import Flags, Floats
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
@@ -63,7 +63,7 @@ class Geometric(CountFamily):
         return np.where(is_count(values)[:, None], np.log(p) + values[:, None] * np.log1p(-p), -np.inf)
 
 
-def _is_chance(p: Floats) -> NDArray[np.bool_]:
+def _is_chance(p: Floats) -> Flags:
     return (p > 0) & (p < 1)
 
 

@@ -11,8 +11,8 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.rounding import LEAST_SCALE
 from certimap.errors import ModelError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
 MOST_SCALE = 1e290
-_Array = NDArray[np.float64]
 
 
 def _no_slope(_a: float, _b: float, _c: float, _d: float, _x: float, _y: float) -> float:
@@ -111,10 +110,10 @@ class LeafKind:
 
     name: str
     parameters: tuple[str, ...]
-    accepts: Callable[..., NDArray[np.bool_]]
+    accepts: Callable[..., Flags]
     expected: str
     functions: LeafFunctions | Callable[[], LeafFunctions]
-    support: Callable[..., tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None
+    support: Callable[..., tuple[Floats, Floats]] | None = None
     is_whole: bool = False
     roundings: float = 16.0
     code: int = 0
@@ -125,22 +124,22 @@ class LeafKind:
         return self.functions if isinstance(self.functions, LeafFunctions) else self.functions()
 
 
-def positive(*values: _Array) -> NDArray[np.bool_]:
+def positive(*values: Floats) -> Flags:
     """Return where all of some scales are positive and such that inverses and widths are numbers."""
     return np.all([(x >= LEAST_SCALE) & (x <= MOST_SCALE) for x in values], axis=0)
 
 
-def is_gaussian(mean: _Array, sd: _Array) -> NDArray[np.bool_]:
+def is_gaussian(mean: Floats, sd: Floats) -> Flags:
     """Return where a mean is finite, and a scale valid."""
     return np.isfinite(mean) & positive(sd)
 
 
-def between(*parameters: _Array) -> tuple[_Array, _Array]:
+def between(*parameters: Floats) -> tuple[Floats, Floats]:
     """Return the support of a kind whose last two parameters are its ends."""
     return parameters[-2], parameters[-1]
 
 
-def from_zero(parameter: _Array) -> tuple[_Array, _Array]:
+def from_zero(parameter: Floats) -> tuple[Floats, Floats]:
     """Return the support of a kind on nonnegative numbers."""
     return np.zeros_like(parameter), np.full_like(parameter, np.inf)
 
@@ -182,7 +181,7 @@ def leaf_kind(name: str) -> tuple[int, LeafKind]:
     raise ModelError(f"{name!r} is no kind of leaf; expected one of {known}, or one that register_leaf added")
 
 
-def function_table(codes: Iterable[int]) -> NDArray[np.int64]:
+def function_table(codes: Iterable[int]) -> Ints:
     """Return the addresses of some kinds' functions, shape (rows, 8); the kind of code k has row 1 - k."""
     table = np.zeros((2 - min(leaf_kinds()), 8), np.int64)
     for code in {int(code) for code in codes}:

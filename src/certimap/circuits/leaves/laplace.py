@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import LEAST_SD, Floats, LeafFamily
+from certimap.circuits.leaves.family import LEAST_SD, LeafFamily
 from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
+from certimap.core.arrays import Floats
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of

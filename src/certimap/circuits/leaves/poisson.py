@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import CountFamily, Floats, is_count, special
+from certimap.circuits.leaves.family import CountFamily, is_count, special
 from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero, positive
+from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -151,7 +151,7 @@ class Poisson(CountFamily):
         return np.where(is_count(values)[:, None], logs, -np.inf)
 
 
-def _is_valid(mean: Floats) -> NDArray[np.bool_]:
+def _is_valid(mean: Floats) -> Flags:
     return positive(mean) & (mean <= 1e9)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import Floats, LeafFamily
+from certimap.circuits.leaves.family import LeafFamily
 from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind
+from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import LEAST_SQUARED_SCALE
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
@@ -230,7 +230,7 @@ class StudentT(LeafFamily):
         return top - 0.5 * np.log(df * math.pi) - np.log(scale) - 0.5 * (df + 1.0) * np.log1p(squares / df)
 
 
-def _is_valid(mean: Floats, scale: Floats, df: Floats) -> NDArray[np.bool_]:
+def _is_valid(mean: Floats, scale: Floats, df: Floats) -> Flags:
     return (np.abs(mean) <= 1e150) & (scale >= LEAST_SQUARED_SCALE) & (scale <= 1e150) & (df >= 1e-3) & (df <= 1e6)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, LOG_SQRT_2PI, Floats, LeafFamily, special
+from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, LOG_SQRT_2PI, LeafFamily, special
 from certimap.circuits.leaves.gaussian import Gaussian, log_normal_mass, log_tail_part
 from certimap.circuits.leaves.kind import LEAST_LOG, LEAST_SCALE, LeafFunctions, LeafKind, between, positive
+from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
@@ -119,7 +119,7 @@ class TruncatedGaussian(LeafFamily):
         return np.where(values[:, None] >= 0.0, logs, -np.inf)
 
 
-def _has_room(mean: Floats, sd: Floats, low: Floats, high: Floats) -> NDArray[np.bool_]:
+def _has_room(mean: Floats, sd: Floats, low: Floats, high: Floats) -> Flags:
     """Whether the limits are distinct and not absurdly far from the mean."""
     with np.errstate(invalid="ignore", over="ignore"):
         reach, width = np.abs(np.clip(mean, low, high) - mean) / sd, (high - low) / sd

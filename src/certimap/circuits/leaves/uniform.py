@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.circuits.leaves.family import Floats
 from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, between, positive
+from certimap.core.arrays import Flags, Floats
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
@@ -54,7 +53,7 @@ def slope(_low: Scalar, _high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: S
     return 0.0
 
 
-def _is_interval(low: Floats, high: Floats) -> NDArray[np.bool_]:
+def _is_interval(low: Floats, high: Floats) -> Flags:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.isfinite(low) & np.isfinite(high) & positive(high - low)
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arrays import Floats
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, BoxExpansion, Floats, Number, half_bounds, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, BoxExpansion, Number, half_bounds, mixture_bound
 
 SWEEPS = 6
 FAR_SDS = 9.0  # standard deviations from every mean at which an unbounded side is first cut

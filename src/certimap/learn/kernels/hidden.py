@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Floats32, Ints, Ints32
 from certimap.kernels.jit import jit
-
-Floats = NDArray[np.float32]
 
 
 @jit()
 def number_patterns(
-    ids: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    scratch: NDArray[np.int32],
-    number: NDArray[np.int32],
-    first: NDArray[np.int32],
-    n_patterns: NDArray[np.int64],
+    ids: Ints32, rows: Ints, scratch: Ints32, number: Ints32, first: Ints32, n_patterns: Ints
 ) -> None:
     """Number the patterns of some rows in order of appearance, for each variable.
 
@@ -41,11 +34,7 @@ def number_patterns(
 
 @jit()
 def absorb_message(
-    belief: Floats,
-    message: Floats,
-    index: NDArray[np.int32],
-    log_scale: NDArray[np.float64],
-    message_scale: NDArray[np.float64],
+    belief: Floats32, message: Floats32, index: Ints32, log_scale: Floats, message_scale: Floats
 ) -> None:
     """Multiply row `index[r]` of `message` into row r of `belief`, and scale each row to maximum 1.
 
@@ -70,7 +59,7 @@ def absorb_message(
 
 
 @jit()
-def add_rows(rows: Floats, index: NDArray[np.int32], out: Floats) -> None:
+def add_rows(rows: Floats32, index: Ints32, out: Floats32) -> None:
     """Add row r of `rows` to row `index[r]` of `out`."""
     n_rows, n_states = rows.shape
     for r in range(n_rows):
@@ -80,7 +69,7 @@ def add_rows(rows: Floats, index: NDArray[np.int32], out: Floats) -> None:
 
 
 @jit()
-def divide_out(weights: Floats, message: Floats) -> None:
+def divide_out(weights: Floats32, message: Floats32) -> None:
     """Divide by messages in place; x / 0 becomes 0."""
     n_rows, n_states = weights.shape
     for r in range(n_rows):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Floats32, Ints, Words
 from certimap.kernels.jit import jit, jit_part
 
 
 @jit()
 def g_statistic(
-    pair_counts: NDArray[np.float32],
-    first_column: NDArray[np.int64],
-    n_states: NDArray[np.int64],
-    a: int,
-    b: int,
-    n_rows: int,
-    x_log_x: NDArray[np.float64],
+    pair_counts: Floats32, first_column: Ints, n_states: Ints, a: int, b: int, n_rows: int, x_log_x: Floats
 ) -> tuple[float, int]:
     """Return the G statistic of two variables and its degrees of freedom.
 
@@ -65,13 +59,13 @@ def g_statistic(
 
 @jit()
 def independent_components(
-    pair_counts: NDArray[np.float32],
-    first_column: NDArray[np.int64],
-    n_states: NDArray[np.int64],
+    pair_counts: Floats32,
+    first_column: Ints,
+    n_states: Ints,
     n_rows: int,
-    x_log_x: NDArray[np.float64],
-    critical: NDArray[np.float64],
-    component: NDArray[np.int64],
+    x_log_x: Floats,
+    critical: Floats,
+    component: Ints,
 ) -> int:
     """Label the components of the graph of dependent pairs; return how many there are.
 
@@ -105,7 +99,7 @@ def independent_components(
 
 
 @jit()
-def _uniform(state: NDArray[np.uint64]) -> float:
+def _uniform(state: Words) -> float:
     """Advance a splitmix64 stream held in `state[0]` and return a number in [0, 1)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -116,7 +110,7 @@ def _uniform(state: NDArray[np.uint64]) -> float:
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _squared_distance(x: NDArray[np.float32], y: NDArray[np.float32]) -> np.float32:
+def _squared_distance(x: Floats32, y: Floats32) -> np.float32:
     total = np.float32(0.0)
     for j in range(len(x)):
         difference = x[j] - y[j]
@@ -125,19 +119,14 @@ def _squared_distance(x: NDArray[np.float32], y: NDArray[np.float32]) -> np.floa
 
 
 @jit_part
-def _copy_row(source: NDArray[np.float32], i: int, target: NDArray[np.float32], k: int) -> None:
+def _copy_row(source: Floats32, i: int, target: Floats32, k: int) -> None:
     """Copy row i into row k; assigning a row compiles three times as long as this loop."""
     for j in range(source.shape[1]):
         target[k, j] = source[i, j]
 
 
 @jit()
-def _spread_centres(
-    features: NDArray[np.float32],
-    stream: NDArray[np.uint64],
-    nearest: NDArray[np.float32],
-    centres: NDArray[np.float32],
-) -> int:
+def _spread_centres(features: Floats32, stream: Words, nearest: Floats32, centres: Floats32) -> int:
     """Choose starting centres by k-means++ (Arthur and Vassilvitskii 2007); return how many distinct ones."""
     n = len(features)
     _copy_row(features, min(n - 1, int(_uniform(stream) * n)), centres, 0)
@@ -165,13 +154,7 @@ def _spread_centres(
 
 
 @jit()
-def k_means(
-    features: NDArray[np.float32],
-    n_clusters: int,
-    key: np.uint64,
-    max_steps: int,
-    labels: NDArray[np.int64],
-) -> int:
+def k_means(features: Floats32, n_clusters: int, key: np.uint64, max_steps: int, labels: Ints) -> int:
     """Cluster rows by k-means++ and Lloyd's algorithm; write `labels` and return the number of clusters.
 
     Stops when at most one row in a thousand changes its cluster. Clusters that run empty stay empty, so

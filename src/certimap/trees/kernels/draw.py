@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.region_tree import Floats, Ints, RegionArrays
+from certimap.core.arrays import Floats, Ints
+from certimap.core.region_tree import RegionArrays
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import ZERO, normal
 

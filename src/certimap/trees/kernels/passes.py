@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.region_tree import Floats, Ints, RegionArrays
+from certimap.core.arrays import Floats, Ints
+from certimap.core.region_tree import RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.wide import LN2

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.region_tree import Floats, Ints, RegionArrays
+from certimap.core.arrays import Floats, Ints
+from certimap.core.region_tree import RegionArrays
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, times
 
