@@ -15,6 +15,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -152,10 +154,19 @@ class _Undone(BaseException):
     """Raised inside a Python run whose time is up."""
 
 
+@dataclass(eq=False)
+class _Run:
+    """A call as Python: its thread, its end by time.perf_counter(), whether it is needless by now."""
+
+    thread: int
+    end: float
+    is_needless: Callable[[], bool]
+    is_told: bool = False  # whether an exception was sent to its thread
+
+
 _lock = threading.Lock()
 _awake = threading.Event()
-# Of each Python run: its thread, its end by time.perf_counter(), and whether it is needless by now.
-_running: dict[object, tuple[int, float, Callable[[], bool]]] = {}
+_running: dict[_Run, None] = {}
 _raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
@@ -163,17 +174,27 @@ def _within(
     seconds: float, is_needless: Callable[[], bool], copy: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Any:
     """Return a call's result, or raise _Undone when `seconds` have passed or it is needless."""
-    run, thread = object(), threading.get_ident()
+    run = _Run(threading.get_ident(), math.inf, lambda: False)
     try:
-        _running[run] = (thread, math.inf, lambda: False)
+        _running[run] = None
         _watch()
         _awake.set()  # has an end before anything may be raised here
-        _running[run] = (thread, time.perf_counter() + seconds, is_needless)
+        run.is_needless, run.end = is_needless, time.perf_counter() + seconds
         return run_plain(copy, arguments)
     finally:
         _running.pop(run, None)
         with _lock:
-            _raise_in(ctypes.c_ulong(thread), None)  # takes back what was sent and has not arrived
+            is_told = run.is_told
+        if is_told:
+            _absorb(run.thread)
+
+
+def _absorb(thread: int) -> None:
+    """Let what was sent to this thread arrive; Python looks for it forever else, and hangs under a profiler."""
+    with suppress(_Undone):
+        _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
+        while True:
+            time.sleep(0.0)
 
 
 @functools.cache
@@ -188,19 +209,12 @@ def _end_runs() -> None:
         _awake.clear()
         while _running:
             time.sleep(_TICK)
-            for run, (thread, end, is_needless) in list(_running.items()):
-                if time.perf_counter() >= end or _is_true_or_raises(is_needless):
+            for run in list(_running):
+                if time.perf_counter() >= run.end or run.is_needless():
                     with _lock:
                         if run in _running:  # still, if a finalizer swallowed the last one
-                            _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
-
-
-def _is_true_or_raises(question: Callable[[], bool]) -> bool:
-    """Return an answer; True if there is none, so that the asker's thread meets the same error."""
-    try:
-        return question()
-    except Exception:
-        return True
+                            run.is_told = True
+                            _raise_in(ctypes.c_ulong(run.thread), ctypes.py_object(_Undone))
 
 
 def _start_anew() -> None:
