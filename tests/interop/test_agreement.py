@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.circuits.nodewise import circuit_values
 from certimap.core.model import Model
-from certimap.interop.agreement import check_agreement, circuit_values
+from certimap.interop.agreement import check_agreement
 from certimap.interop.reading import Reading
 
 # ------------------------------------------------------------ the comparison itself, without any library

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.interop.agreement import circuit_values
+from certimap.circuits.nodewise import circuit_values
 from certimap.interop.pysdd_nodes import convert
 from certimap.interop.reading import Wishes
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.leaves.kind import MAX_PARAMETERS, leaf_kinds
+from certimap.circuits.circuit import Circuit
+from certimap.circuits.nodewise import chosen, circuit_values, drawn_point
 from certimap.core.arrays import Floats, Ints
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
@@ -84,7 +84,7 @@ def _points(model: Model, states: Ints, rng: np.random.Generator) -> Floats:
 
 def _drawn(model: Model, rng: np.random.Generator) -> Floats:
     if isinstance(model, Circuit):
-        return _walked(model, rng)
+        return drawn_point(model, rng)
     if isinstance(model, Network):
         return _filled(model, rng)
     if isinstance(model, LinearGaussianNetwork):
@@ -92,52 +92,6 @@ def _drawn(model: Model, rng: np.random.Generator) -> Floats:
     assert isinstance(model, GaussianMixture)
     k = rng.choice(len(model.log_weights), p=np.exp(model.log_weights - log_sum(model.log_weights)))
     return rng.multivariate_normal(model.means[k], model.covariances[k])
-
-
-def _walked(circuit: Circuit, rng: np.random.Generator) -> Floats:
-    """Draw a point by a walk down a circuit that chooses children of sums by weight."""
-    point = np.zeros(len(circuit.domain))
-    waiting = [circuit.root]
-    while waiting:
-        node = waiting.pop()
-        kind = int(circuit.kind[node])
-        if kind == NodeKind.PRODUCT:
-            waiting += circuit.children_of(node).tolist()
-            continue
-        span = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
-        if kind == NodeKind.SUM:
-            waiting.append(int(circuit.children[span][_chosen(circuit.log_weights[span], rng)]))
-            continue
-        params = circuit.params_of(node)
-        if kind == NodeKind.CATEGORICAL:
-            point[circuit.leaf_var[node]] = _chosen(params, rng)
-        else:
-            point[circuit.leaf_var[node]] = _inside(kind, params, rng)
-    return point
-
-
-def _inside(kind: int, params: Floats, rng: np.random.Generator) -> float:
-    """Return a value near the middle of a real leaf."""
-    if kind == NodeKind.GAUSSIAN:
-        return float(rng.normal(float(params[0]), float(params[1])))
-    leaf = leaf_kinds()[kind]
-    functions, padded = leaf.loaded(), _padded(params)
-    low, high = (-np.inf, np.inf) if leaf.support is None else (float(end) for end in leaf.support(*params))
-    middle = functions.peak(*padded, low, high)
-    value = min(max(middle + functions.scale(*padded, 0.0, 0.0) * rng.normal(), low), high)
-    return float(round(value)) if leaf.is_whole else value
-
-
-def _padded(params: Floats) -> list[float]:
-    return [*params.tolist(), 0.0, 0.0, 0.0, 0.0][:MAX_PARAMETERS]
-
-
-def _chosen(log_weights: Floats, rng: np.random.Generator) -> int:
-    top = log_weights.max()
-    if not top > -math.inf:
-        return int(rng.integers(len(log_weights)))
-    weights = np.exp(log_weights - top)
-    return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
 def _filled(network: Network, rng: np.random.Generator) -> Floats:
@@ -155,7 +109,7 @@ def _filled(network: Network, rng: np.random.Generator) -> Floats:
         log_weights = np.zeros(len(rows))
         for k in completed.get(v, ()):
             log_weights += network.factors[k].log_value(rows)
-        point[v] = _chosen(log_weights, rng)
+        point[v] = chosen(log_weights, rng)
     return point.astype(np.float64)
 
 
@@ -187,32 +141,3 @@ def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:
         return total
     assert isinstance(model, GaussianMixture)
     return model.log_density(points)
-
-
-def circuit_values(circuit: Circuit, points: Floats) -> Floats:
-    """Return ln of a circuit's value at points, node by node; slow, and independent of all kernels.
-
-    `circuit`: any circuit. `points`: positions of states and numbers, shape (n, n_variables); NaN sums a variable
-    out.
-    """
-    values = np.empty((len(circuit.kind), len(points)))
-    for node, kind in enumerate(circuit.kind.tolist()):
-        if kind in (NodeKind.SUM, NodeKind.PRODUCT):
-            span = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
-            below = values[circuit.children[span]]
-            if kind == NodeKind.PRODUCT:
-                values[node] = below.sum(axis=0)
-            else:
-                values[node] = log_sum(below + circuit.log_weights[span, None], 0)
-            continue
-        column, params = points[:, circuit.leaf_var[node]], circuit.params_of(node)
-        is_free = np.isnan(column)
-        if kind == NodeKind.CATEGORICAL:
-            values[node] = params[np.where(is_free, 0, column).astype(np.int64)]
-        elif kind == NodeKind.GAUSSIAN:
-            values[node] = log_normal(column, *params)
-        else:
-            density, padded = leaf_kinds()[kind].loaded().log_density, _padded(params)
-            values[node] = [density(*padded, v, v) for v in column.tolist()]
-        values[node, is_free] = log_sum(params) if kind == NodeKind.CATEGORICAL else 0.0
-    return values[-1]

@@ -22,12 +22,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
+from certimap.circuits.nodewise import Leaf, OwnNode, log_normal
 from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import MAX_ENTRIES, add_leaf, joined_size, numbered, over_own_variables
 from certimap.io.files import AnyPath, read_bytes, write_text
 from certimap.io.node_lines import Line, NodeLines, define, log_complement
 from certimap.io.pyjuice import read_pyjuice
+from certimap.io.second_reading import compared
 
 _LAYOUTS = {
     "L": "L ID VTREE LITERAL",
@@ -70,7 +72,8 @@ class _Reader:
             except ModelError as error:
                 raise self.lines.fail(str(error), line) from None
             define(self.lines, line, self.known, key, node)
-        return over_own_variables(self.builder.build(normalised=False))
+        circuit = over_own_variables(self.builder.build(normalised=False))
+        return compared(circuit, map(_own_node, self.lines), self.lines.path)
 
     def domain(self) -> Domain:
         """Return the variables, after checking the layout of every line."""
@@ -147,6 +150,26 @@ class _Reader:
             + ((n - k) * log_q if n > k else 0.0)
             for k in range(n + 1)
         ]
+
+
+def _own_node(line: Line) -> OwnNode:
+    """Return the node of a line for a second evaluation."""
+    kind, key, _, *words = line.words
+    if kind in "PS":
+        step = 1 if kind == "P" else 2
+        logs = None if kind == "P" else [float(word) for word in words[2::2]]
+        return OwnNode(int(key), [int(word) for word in words[1::step]], logs)
+    first, numbers = int(words[0]), [float(word) for word in words[1:]]
+    leaf: Leaf = log_normal(*numbers) if kind == "G" else numbers
+    if kind == "L":
+        leaf = [-math.inf, 0.0] if first > 0 else [0.0, -math.inf]
+    elif kind == "I":
+        leaf = [-math.inf] * int(words[1]) + [0.0]
+    elif kind == "B":
+        n, log_p, log_q = int(words[1]), numbers[1], log_complement(numbers[1])
+        ratios = [math.log((n - k) / (k + 1)) + log_p - log_q for k in range(n)] if log_p else []
+        leaf = list(itertools.accumulate(ratios, initial=n * log_q)) if log_p else [-math.inf] * n + [0.0]
+    return OwnNode(int(key), variable=abs(first), leaf=leaf)
 
 
 def write_jpc(model: Circuit, path: AnyPath) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from certimap.circuits import nodewise
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.nodewise import OwnNode, log_normal
 from certimap.core.domain import MAX_STATES
 from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
@@ -34,6 +36,7 @@ from certimap.io.circuit_records import (
     shown,
 )
 from certimap.io.files import AnyPath, cut, parsed_json
+from certimap.io.second_reading import compared
 
 MAX_FLOAT = sys.float_info.max
 _SPARC = "gcw-circuit-v1"
@@ -164,6 +167,10 @@ class _Reader:
         weights = self.field(found.record, self.weights, node)
         return builder.sum(children, log_weights=self.probabilities(weights, f"a weight of node {node}"))
 
+    def own_nodes(self, node: int) -> Iterator[OwnNode]:
+        """Yield a node's record for a second evaluation, after the parts that it has."""
+        raise NotImplementedError
+
     def special_scope(self, node: int) -> list[int] | None:
         """Return the binary variables of a leaf over several, or None for any other node."""
         return None
@@ -188,7 +195,8 @@ class _Reader:
         ids: dict[int, int] = {}
         for node in order:
             ids[node] = add_leaf(builder, *leaves[node]) if node in leaves else self.inner(builder, node, ids)
-        return over_own_variables(builder.build(normalised=False))
+        circuit = over_own_variables(builder.build(normalised=False))
+        return compared(circuit, (n for node in order for n in self.own_nodes(node)), self.path)
 
 
 class _Deeprob(_Reader):
@@ -299,6 +307,24 @@ class _Deeprob(_Reader):
                 values[i, state] = builder.sum(terms, log_weights=table[i][state])
         return values[roots[0], 0]
 
+    def own_nodes(self, node: int) -> Iterator[OwnNode]:
+        record: Any = self.nodes[node].record
+        kind, params = record["class"], record.get("params", {})
+        if kind in self.inner_kinds:
+            yield OwnNode(node, self.nodes[node].children, _logs(record["weights"]) if kind == "Sum" else None)
+        elif kind == "BinaryCLT":
+            yield from _messages(node, record["scope"], params["tree"], params["params"])
+        else:
+            scope: Any = record["scope"]
+            if kind == "Gaussian":
+                leaf: nodewise.Leaf = log_normal(params["mean"], params["stddev"])
+            elif kind == "Bernoulli":
+                leaf = _logs([1.0 - params["p"], params["p"]])
+            else:
+                by_state = dict(zip(params["categories"], params["probabilities"], strict=True))
+                leaf = _logs([by_state.get(k, 0.0) for k in range(max(by_state) + 1)])
+            yield OwnNode(node, variable=scope[0] if is_list(scope) else scope, leaf=leaf)
+
     def tables(self, params: Record, node: int, n: int) -> list[list[list[float]]]:
         """Return ln P(variable | parent), shape (n, 2, 2)."""
         given = self.field(params, "params", node)
@@ -314,6 +340,27 @@ class _Deeprob(_Reader):
     def log_numbers(self, value: Any, what: str) -> list[float]:
         """Return a list of finite numbers and -Infinity."""
         return [x if x == -math.inf else self.number(x, what) for x in items(value)]
+
+
+def _logs(weights: Iterable[float]) -> list[float]:
+    return [math.log(w) if w > 0.0 else -math.inf for w in weights]
+
+
+def _messages(node: int, scope: list[int], tree: list[int], tables: Any) -> Iterator[OwnNode]:
+    """Yield a Chow-Liu tree as messages from each variable to its parent's states, last the root's."""
+    depth = {-1: 0}
+    while len(depth) <= len(tree):
+        depth |= {i: depth[parent] + 1 for i, parent in enumerate(tree) if i not in depth and parent in depth}
+    for i in sorted(range(len(tree)), key=lambda i: -depth[i]):
+        for k in range(2):
+            below = [(node, child, k) for child, parent in enumerate(tree) if parent == i]
+            yield OwnNode(
+                (node, i, "is", k), variable=scope[i], leaf=[0.0 if s == k else -math.inf for s in range(2)]
+            )
+            yield OwnNode((node, i, "with", k), [(node, i, "is", k), *below])
+        for state in range(2):
+            key = node if tree[i] == -1 else (node, i, state)
+            yield OwnNode(key, [(node, i, "with", k) for k in range(2)], tables[i][0 if tree[i] == -1 else state])
 
 
 class _Sparc(_Reader):
@@ -362,6 +409,25 @@ class _Sparc(_Reader):
         if not logs:
             raise self.fail(f"node {node} has no probability; expected one per state")
         return variable, logs
+
+    def own_nodes(self, node: int) -> Iterator[OwnNode]:
+        record: Any = self.nodes[node].record
+        kind = record["kind"]
+        if kind in self.inner_kinds:
+            yield OwnNode(node, record.get("children", []), _logs(record["params"]) if kind == "sum" else None)
+            return
+        if kind == "gaussian":
+            leaf: nodewise.Leaf = log_normal(record["mean"], record["std"])
+        elif kind == "categorical":
+            leaf = _logs(record["params"])
+        elif kind == "bernoulli":
+            leaf = _logs([1.0 - record["p"], record["p"]])
+        elif kind == "discrete_logistic":
+            leaf = _discrete_logistic(record["mu"], record["s"], record["num_cats"])
+        else:
+            leaf = [-math.inf] * record["value"] + [0.0]
+        scope: Any = record["scope"]
+        yield OwnNode(node, variable=scope[0] if is_list(scope) else scope, leaf=leaf)
 
 
 def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:

@@ -15,12 +15,17 @@ d4, nodes and arcs in any order, node 1 the root; the literals on an arc hold be
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.nodewise import OwnNode
 from certimap.errors import ParseError
 from certimap.io.circuit_records import children_first
 from certimap.io.files import AnyPath
 from certimap.io.logic import FALSE, TRUE, LogicBuilder, Weights, log_weights
 from certimap.io.node_lines import Line, NodeLines
+from certimap.io.second_reading import compared
 
 _D4_KINDS = ("o", "a", "t", "f")
 
@@ -57,7 +62,16 @@ def _read_c2d(lines: NodeLines, weights: dict[int, float], n_variables: int) -> 
             nodes[k] = builder.disjunction(lines.children(line, row[2:], nodes))
     if len(nodes) != counts[0]:
         raise lines.fail(f"the file has {len(nodes)} nodes where its header says {counts[0]}", header)
-    return builder.circuit(nodes[len(nodes) - 1], weights)
+    circuit = builder.circuit(nodes[len(nodes) - 1], weights)
+    own = (_own_node(k, line.words[0], list(map(int, line.words[1:]))) for k, line in enumerate(lines))
+    return compared(circuit, own, lines.path, weights)
+
+
+def _own_node(key: Hashable, kind: str, row: list[int]) -> OwnNode:
+    """Return the node of a line of c2d for a second evaluation."""
+    if kind == "L":
+        return OwnNode(key, variable=abs(row[0]), leaf=[0.0, -math.inf] if row[0] < 0 else [-math.inf, 0.0])
+    return OwnNode(key, row[1:]) if kind == "A" else OwnNode(key, row[2:], [0.0] * row[1])
 
 
 def _c2d_row(lines: NodeLines, line: Line) -> list[int]:
@@ -112,7 +126,8 @@ def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> C
         line = next(line for to, _, line in graph.arcs[parent] if to == child)
         return lines.fail(f"the arcs form a cycle through node {child}", line)
 
-    for node in children_first(1, lambda node: [child for child, _, _ in graph.arcs.get(node, ())], cycle):
+    order = children_first(1, lambda node: [child for child, _, _ in graph.arcs.get(node, ())], cycle)
+    for node in order:
         kind = graph.kinds[node]
         below = [
             builder.conjunction([*map(builder.literal, literals), nodes[child]])
@@ -124,4 +139,18 @@ def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> C
             nodes[node] = builder.conjunction(below)
         else:
             nodes[node] = builder.disjunction(below)
-    return builder.circuit(nodes[1], weights)
+    return compared(builder.circuit(nodes[1], weights), _own_nodes(graph, order), lines.path, weights)
+
+
+def _own_nodes(graph: _D4, order: Sequence[int]) -> Iterator[OwnNode]:
+    """Yield the nodes of a d4 file for a second evaluation: literals, arcs with their place, and nodes."""
+    for v in range(1, graph.largest + 1):
+        yield _own_node(("L", v), "L", [v])
+        yield _own_node(("L", -v), "L", [-v])
+    for node in order:
+        arcs = graph.arcs.get(node, [])
+        for k, (child, literals, _) in enumerate(arcs):
+            yield OwnNode((node, k), [child, *(("L", literal) for literal in literals)])
+        kind, below = graph.kinds[node], [(node, k) for k in range(len(arcs))]
+        is_sum = kind in ("o", "f")
+        yield OwnNode(node, below if kind in ("o", "a") else (), [0.0] * len(below) if is_sum else None)

@@ -13,12 +13,14 @@ A vector with another vector's parameters names it as `source_node`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.nodewise import OwnNode, log_normal
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ParseError
@@ -35,6 +37,7 @@ from certimap.io.circuit_records import (
 )
 from certimap.io.files import AnyPath, cut
 from certimap.io.pickles import BadPickle, Instance, is_array, read_pickle
+from certimap.io.second_reading import compared
 
 _PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Indicator": 1}  # parameters
 
@@ -81,7 +84,7 @@ class _Reader:
         if len(self.ids[-1]) != 1:
             raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
-        return over_own_variables(self.builder.build(normalised=False))
+        return compared(over_own_variables(self.builder.build(normalised=False)), self.own_nodes(), self.path)
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)
@@ -225,3 +228,33 @@ class _Reader:
         if any(not nodes for nodes, _ in own):
             raise self.fail(f"vector {k} has a sum without children; expected at least one")
         return [self.builder.sum(nodes, log_weights=logs) for nodes, logs in own]
+
+    def own_nodes(self) -> Iterator[OwnNode]:
+        """Yield the nodes for a second evaluation: each by its vector and its place in it."""
+        for k, record in enumerate(self.records):
+            blocks, block = self.size(k)
+            n = blocks * block
+            if record["type"] == "Input":
+                variable, leaves = self.leaves(k)
+                with np.errstate(divide="ignore"):
+                    for i, own in enumerate(leaves):
+                        leaf = log_normal(*own) if isinstance(own, tuple) else np.log(own).tolist()
+                        yield OwnNode((k, i), variable=variable, leaf=leaf)
+                continue
+            below, edges = self.children(k), record["edge_ids"]
+            if record["type"] == "Product":
+                by_block = edges.shape[0] == blocks
+                for i in range(n):
+                    row = edges[i // block if by_block else i]
+                    places = [int(at) * block + i % block if by_block else int(at) for at in row]
+                    yield OwnNode((k, i), list(zip(below, places, strict=True)))
+                continue
+            members = [(child, i) for child in below for i in range(math.prod(self.size(child)))]
+            weights = self.params(k, edges.shape[1] * block * self.size(below[0])[1])
+            weights = weights.reshape(edges.shape[1], block, -1)
+            width = weights.shape[2]
+            for i in range(n):
+                own_edges = np.flatnonzero(edges[0] == i // block)
+                children = [members[int(edges[1, e]) * width + j] for e in own_edges for j in range(width)]
+                with np.errstate(divide="ignore"):
+                    yield OwnNode((k, i), children, np.log(weights[own_edges, i % block].reshape(-1)).tolist())

@@ -11,13 +11,17 @@ present, gives the variables; else they are 1 to the largest that occurs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from os import fspath
 from pathlib import Path
 
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.nodewise import OwnNode
 from certimap.io.files import AnyPath
 from certimap.io.logic import FALSE, TRUE, LogicBuilder, Weights, log_weights
 from certimap.io.node_lines import Line, NodeLines, define, log_complement
+from certimap.io.second_reading import compared
 
 
 def read_sdd(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
@@ -27,27 +31,58 @@ def read_sdd(path: AnyPath, encoding: str | None = None, weights: Weights | None
 
 
 def read_psdd(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a PSDD as a circuit over variables named "1", "2", ... with the states False and True."""
+    """Read a PSDD as a circuit over the variables that it names, such as "1", False or True."""
     return _read(NodeLines(path, encoding, "psdd"), encoding, {}, 0)
 
 
 def _read(lines: NodeLines, encoding: str | None, weights: dict[int, float], n_variables: int) -> Circuit:
-    largest = max(_largest_variable(lines), n_variables, _vtree_variables(lines.path, encoding))
-    builder = LogicBuilder(lines.path, lines.check_variables(largest))
     is_psdd = lines.header is not None and lines.header.words[0] == "psdd"
+    own = _variables(lines)
+    largest = lines.check_variables(max(*own, n_variables, _vtree_variables(lines.path, encoding), 0))
+    # A formula leaves the other variables free; a distribution is over the variables that it names.
+    places = {v: k for k, v in enumerate(sorted(own) if is_psdd else range(1, largest + 1), 1)}
+    builder = LogicBuilder(lines.path, len(places), list(map(str, places)))
     known: dict[int, int] = {}
     root = FALSE
     for line in lines:
         key = lines.integers(line, "the id", 1, 2)[0] if len(line.words) > 1 else 0
-        root = _node(lines, line, builder, known, is_psdd)
+        root = _node(lines, line, builder, known, places, is_psdd)
         define(lines, line, known, key, root)
-    return builder.circuit(root, weights)
+    nodes = (node for line in lines for node in _own_nodes(line.words, is_psdd))
+    return compared(builder.circuit(root, weights), nodes, lines.path, None if is_psdd else weights)
 
 
-def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, int], is_psdd: bool) -> int:
+def _own_nodes(words: list[str], is_psdd: bool) -> Iterator[OwnNode]:
+    """Yield the nodes of a line for a second evaluation; elements have a place beside their decision's id."""
+    kind, key = words[0], int(words[1])
+    if kind == "L":
+        literal = int(words[3])
+        yield OwnNode(key, variable=abs(literal), leaf=[0.0, -math.inf] if literal < 0 else [-math.inf, 0.0])
+    elif kind == "T" and is_psdd:
+        p = float(words[4])
+        yield OwnNode(key, variable=int(words[3]), leaf=[log_complement(p), p])
+    elif kind == "D":
+        step, members = 3 if is_psdd else 2, words[4:]
+        elements = [(key, k) for k in range(len(members) // step)]
+        for k, place in enumerate(elements):
+            yield OwnNode(place, [int(members[step * k]), int(members[step * k + 1])])
+        yield OwnNode(key, elements, list(map(float, members[2::3])) if is_psdd else [0.0] * len(elements))
+    else:
+        yield OwnNode(key, (), None if kind == "T" else ())
+
+
+def _node(
+    lines: NodeLines,
+    line: Line,
+    builder: LogicBuilder,
+    known: dict[int, int],
+    places: dict[int, int],
+    is_psdd: bool,
+) -> int:
     kind = line.words[0]
     if kind == "L":
-        return builder.literal(_literal(lines, line))
+        literal = _literal(lines, line)
+        return builder.literal(int(math.copysign(places[abs(literal)], literal)))
     if kind == "D":
         step = 3 if is_psdd else 2
         layout = "D ID VTREE COUNT {PRIME SUB" + (" LOG-WEIGHT} ..." if is_psdd else "} ...")
@@ -65,7 +100,7 @@ def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, 
         lines.expect(line, len(line.words) == 5, "T ID VTREE VARIABLE LOG-PROBABILITY")
         variable = lines.integers(line, "a variable", 3, 4)[0]
         log_true = lines.log_probability(line, line.words[4], "at most 0")
-        return builder.bernoulli(variable, log_complement(log_true), log_true)
+        return builder.bernoulli(places[variable], log_complement(log_true), log_true)
     if kind in ("T", "F") and not is_psdd:
         lines.expect(line, len(line.words) == 2, f"{kind} ID")
         return TRUE if kind == "T" else FALSE
@@ -78,18 +113,18 @@ def _literal(lines: NodeLines, line: Line) -> int:
     return row[2]
 
 
-def _largest_variable(lines: NodeLines) -> int:
-    """Return the largest variable of literals and, in a PSDD, of true nodes."""
-    largest = 0
+def _variables(lines: NodeLines) -> set[int]:
+    """Return the variables of literals and, in a PSDD, of true nodes."""
+    found: set[int] = set()
     for line in lines:
         if line.words[0] == "L":
-            largest = max(largest, abs(_literal(lines, line)))
+            found.add(abs(_literal(lines, line)))
         elif line.words[0] == "T" and len(line.words) == 5:
             variable = lines.integers(line, "a variable", 3, 4)[0]
             if variable < 1:
                 raise lines.fail(f"{variable} is no variable; expected numbers from 1", line)
-            largest = max(largest, variable)
-    return largest
+            found.add(variable)
+    return found
 
 
 def _vtree_variables(path: AnyPath, encoding: str | None) -> int:

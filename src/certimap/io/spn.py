@@ -22,12 +22,14 @@ import numpy as np
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
+from certimap.circuits.nodewise import OwnNode, leaf_of
 from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints8
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, replacing
 from certimap.io.numbers import log_of_text
+from certimap.io.second_reading import compared
 
 _KINDS: dict[str, int] = {
     "indicator": NodeKind.CATEGORICAL,
@@ -45,7 +47,41 @@ def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
     data = read_bytes(path)
     if encoding is not None or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         data = read_text(path, encoding).encode("utf-8", "replace")
-    return _Reader(path, data).circuit()
+    return compared(_Reader(path, data).circuit(), _own_nodes(data), path)
+
+
+def _own_nodes(data: bytes) -> Iterator[OwnNode]:
+    """Yield the nodes line by line for a second evaluation."""
+    kinds = {leaf.name: code for code, leaf in leaf_kinds().items()}
+    for line in data.removeprefix(b"\xef\xbb\xbf").decode("ascii", "replace").split("\n"):
+        name, *words = line.split() or "#"
+        if name.startswith("#"):
+            continue
+        key, rest = _whole(words[:1])[0], words[1:]
+        if name == "*":
+            yield OwnNode(key, _whole(rest))
+        elif name == "+":
+            yield OwnNode(key, _whole(rest[::2]), _logs(rest[1::2]))
+        elif name in kinds:
+            leaf = leaf_of(kinds[name], list(map(float, rest[1:])))
+            yield OwnNode(key, variable=_whole(rest[:1])[0], leaf=leaf)
+        else:
+            variable, state = _whole(rest)
+            yield OwnNode(key, variable=variable, leaf=[-math.inf] * state + [0.0])
+
+
+def _whole(words: list[str]) -> list[int]:
+    try:
+        return list(map(int, words))
+    except ValueError:
+        return [int(float(word)) for word in words]
+
+
+def _logs(words: list[str]) -> list[float]:
+    values = list(map(float, words))
+    if min(values) >= SMALLEST_NORMAL and max(values) < math.inf:
+        return list(map(math.log, values))
+    return [_log_of(word.encode()) for word in words]
 
 
 class _Reader:

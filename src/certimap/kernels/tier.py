@@ -12,6 +12,7 @@ import ctypes
 import functools
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -192,14 +193,16 @@ def _within(
 def _absorb(thread: int) -> None:
     """Let what was sent to this thread arrive; Python looks for it forever else, and hangs under a profiler."""
     with suppress(_Undone):
-        _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
-        while True:
+        while True:  # again if a finalizer swallows it
+            _raise_in(ctypes.c_ulong(thread), ctypes.py_object(_Undone))
             time.sleep(0.0)
 
 
 @functools.cache
 def _watch() -> None:
-    """Start the thread that ends Python runs."""
+    """Start the thread that ends Python runs; what a finalizer swallows is not printed."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_type is _Undone else hook(lost)
     threading.Thread(target=_end_runs, daemon=True, name="certimap kernels").start()
 
 

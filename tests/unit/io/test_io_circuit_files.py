@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.io import read, write
+from certimap.io import jpc, json_models, read, spn, write
+from certimap.io.logic import LogicBuilder
 
 
 def all_points(n, states=2):
@@ -521,6 +522,7 @@ GAPS = [
         f"jpc 4\nC 9 0 4 {math.log(0.5)!r} {math.log(0.5)!r}\nC 0 0 2 {math.log(0.7)!r} {math.log(0.3)!r}\n"
         f"C 1 0 5 {math.log(0.4)!r} {math.log(0.6)!r}\nP 2 0 2 0 1\n",
     ),
+    ("psdd", f"psdd 3\nT 0 0 2 {math.log(0.3)!r}\nT 1 2 5 {math.log(0.6)!r}\nD 2 1 1 0 1 0\n"),
 ]
 
 
@@ -573,3 +575,63 @@ def test_a_random_circuit_over_some_numbers(tmp_path_factory, seed):
         for p in points
     ]
     assert values(circuit, points) == pytest.approx(expected)
+
+
+# ------------------------------------------------------------ misreading is noticed by a second evaluation
+
+SUM = "indicator 0 0 0\nindicator 1 0 1\n+ 2 0 .3 1 .7\n"
+SPARC = json.dumps(
+    {
+        "format": "gcw-circuit-v1",
+        "root": 2,
+        "nodes": [
+            {"id": 0, "kind": "bernoulli", "scope": [0], "p": 0.2},
+            {"id": 1, "kind": "literal", "scope": [0], "value": 1},
+            {"id": 2, "kind": "sum", "children": [0, 1], "params": [0.3, 0.7]},
+        ],
+    }
+)
+
+
+def _swapped(logs):
+    return list(logs)[::-1]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("json", json.dumps(deeprob())),
+        ("json", SPARC),
+        ("jpc", JPC),
+        ("psdd", PSDD),
+        ("spn", SUM),
+        ("", "pyjuice"),
+    ],
+)
+def test_weights_read_in_a_wrong_order_are_noticed(tmp_path, monkeypatch, suffix, text):
+    path = tmp_path / f"m.{suffix or 'jpc'}"
+    path.write_bytes(text.encode() if suffix else pickle.dumps(pyjuice_vectors()[0]))
+    read(path)
+    right, right_spn = CircuitBuilder.sum, spn._Reader.log_weights
+    monkeypatch.setattr(
+        CircuitBuilder, "sum", lambda b, nodes, **more: right(b, nodes, log_weights=_swapped(more["log_weights"]))
+    )
+    monkeypatch.setattr(spn._Reader, "log_weights", lambda *given: right_spn(*given)[::-1])
+    with pytest.raises(cm.ParseError, match=r"gives the assignment .* the log value .*, and what was read of it"):
+        read(path)
+
+
+@pytest.mark.parametrize(("suffix", "text"), [("nnf", C2D), ("nnf", D4), ("nnf", D4_AND), ("sdd", SDD)])
+def test_formulas_read_as_others_are_noticed(tmp_path, monkeypatch, suffix, text):
+    right = LogicBuilder.literal
+    monkeypatch.setattr(LogicBuilder, "literal", lambda builder, literal: right(builder, -literal))
+    with pytest.raises(cm.ParseError, match="what was read of it"):
+        read_text(tmp_path, suffix, text)
+
+
+@pytest.mark.parametrize(("suffix", "text"), GAPS[:3])
+def test_variables_that_the_file_does_not_have_are_noticed(tmp_path, monkeypatch, suffix, text):
+    for module in (json_models, jpc):
+        monkeypatch.setattr(module, "over_own_variables", lambda circuit: circuit)
+    with pytest.raises(cm.ParseError, match=r"was read as a circuit of variable '[01]', for which it has no leaf"):
+        read_text(tmp_path, suffix, text)

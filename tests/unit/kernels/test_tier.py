@@ -111,6 +111,26 @@ def test_a_long_run_is_undone(asked, monkeypatch):
     assert call(kernel, values) == kept.tolist()
 
 
+def test_what_a_finalizer_swallows_is_not_printed(monkeypatch, capfd):
+    class Slow:
+        def __del__(self):
+            stop = time.perf_counter() + 0.2
+            while time.perf_counter() < stop:
+                pass
+
+    def run():
+        Slow()  # the end arrives in its finalizer
+        while True:
+            pass
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    tier._watch.cache_clear()
+    with pytest.raises(tier._Undone):
+        tier._within(0.05, lambda: False, run, ())
+    assert not tier._running
+    assert capfd.readouterr().err == ""
+
+
 def test_what_python_refuses_is_compiled(asked):
     values = np.zeros(1)
     stand = Stand(inverse.py_func)

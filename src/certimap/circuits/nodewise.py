@@ -1,0 +1,167 @@
+"""Values of a circuit at points, node by node in plain Python: slow, and independent of plans and kernels.
+
+Circuits and files of circuits are given as their nodes, so that the one can be compared with the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves.kind import MAX_PARAMETERS, leaf_kinds
+from certimap.core.arrays import Floats
+
+Leaf = Sequence[float] | Callable[[float], float]  # logs of states, or the log density at a number
+Point = Mapping[int, float]  # by variable: the position of a state, or a number; NaN sums it out
+_HALF_LOG_2PI = 0.9189385332046727
+
+
+class OwnNode(NamedTuple):
+    """A node: a leaf if `leaf` is given, a product without `log_weights`, else a sum."""
+
+    key: Hashable
+    children: Sequence[Hashable] = ()
+    log_weights: Sequence[float] | None = None
+    variable: int = -1
+    leaf: Leaf | None = None
+
+
+def log_values(nodes: Iterable[OwnNode], points: Sequence[Point]) -> list[float]:
+    """Return ln of the last node's value at points; NaN where it has a variable that a point lacks.
+
+    `nodes`: children before parents. `points`: all variables by number.
+    """
+    known: dict[Hashable, list[float]] = {}
+    found = empty = [0.0] * len(points)
+    for key, children, log_weights, variable, leaf in nodes:
+        if leaf is not None:
+            found = [_leaf_value(leaf, point.get(variable)) for point in points]
+        elif log_weights is None:
+            found = [sum(terms, 0.0) for terms in zip(*[known[child] for child in children], strict=True)] or empty
+        else:
+            below = [known[child] for child in children]
+            found = [
+                _log_sum([v[k] + w for v, w in zip(below, log_weights, strict=True)]) for k in range(len(points))
+            ]
+        known[key] = found
+    return found
+
+
+def _log_sum(terms: list[float]) -> float:
+    top = max(terms, default=-math.inf)
+    if not -math.inf < top < math.inf:
+        return sum(terms, top)  # NaN stays NaN
+    return top + math.log(sum([math.exp(term - top) for term in terms]))
+
+
+def _leaf_value(leaf: Leaf, at: float | None) -> float:
+    if at is None:
+        return math.nan
+    if callable(leaf):
+        return leaf(at) if at == at else 0.0
+    if at != at:
+        return _log_sum(list(leaf))
+    return leaf[int(at)] if int(at) < len(leaf) else -math.inf
+
+
+def log_normal(mean: float, sd: float) -> Callable[[float], float]:
+    """Return the log density of a normal distribution."""
+    return lambda x: -0.5 * ((x - mean) / sd) * ((x - mean) / sd) - math.log(sd) - _HALF_LOG_2PI
+
+
+def nodes_of(circuit: Circuit) -> Iterator[OwnNode]:
+    """Yield the nodes of a circuit."""
+    starts, children, log_weights = (
+        values.tolist() for values in (circuit.child_ptr, circuit.children, circuit.log_weights)
+    )
+    kinds, variables = circuit.kind.tolist(), circuit.leaf_var.tolist()
+    for node, kind in enumerate(kinds):
+        span = slice(starts[node], starts[node + 1])
+        if kind == NodeKind.PRODUCT:
+            yield OwnNode(node, children[span])
+        elif kind == NodeKind.SUM:
+            yield OwnNode(node, children[span], log_weights[span])
+        else:
+            yield OwnNode(node, variable=variables[node], leaf=leaf_of(kind, circuit.params_of(node).tolist()))
+
+
+def leaf_of(kind: int, params: list[float]) -> Leaf:
+    """Return a leaf by the code of its kind and its parameters."""
+    if kind == NodeKind.CATEGORICAL:
+        return params
+    if kind == NodeKind.GAUSSIAN:
+        return log_normal(*params)
+    density, padded = leaf_kinds()[kind].loaded().log_density, _padded(params)
+    return lambda x: density(*padded, x, x)
+
+
+def circuit_values(circuit: Circuit, points: Floats) -> Floats:
+    """Return ln of a circuit's value at points.
+
+    `circuit`: any circuit. `points`: positions of states and numbers, shape (n, n_variables); NaN sums a variable
+    out.
+    """
+    rows: list[list[float]] = points.tolist()
+    return np.array(log_values(nodes_of(circuit), [dict(enumerate(row)) for row in rows]))
+
+
+def free_variables(circuit: Circuit) -> list[str]:
+    """Return the names of the variables that no leaf below the root has; all their states weigh 1."""
+    reached = [False] * circuit.root + [True]
+    for node in range(circuit.root, -1, -1):
+        if reached[node]:
+            for child in circuit.children_of(node).tolist():
+                reached[child] = True
+    own = set[int](circuit.leaf_var[reached].tolist())
+    return [name for v, name in enumerate(circuit.domain.names) if v not in own]
+
+
+def drawn_point(circuit: Circuit, rng: np.random.Generator) -> Floats:
+    """Draw a point by a walk down a circuit that chooses children of sums by weight."""
+    point = np.zeros(len(circuit.domain))
+    waiting = [circuit.root]
+    while waiting:
+        node = waiting.pop()
+        kind = int(circuit.kind[node])
+        if kind == NodeKind.PRODUCT:
+            waiting += circuit.children_of(node).tolist()
+            continue
+        span = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
+        if kind == NodeKind.SUM:
+            waiting.append(int(circuit.children[span][chosen(circuit.log_weights[span], rng)]))
+            continue
+        params = circuit.params_of(node)
+        if kind == NodeKind.CATEGORICAL:
+            point[circuit.leaf_var[node]] = chosen(params, rng)
+        else:
+            point[circuit.leaf_var[node]] = _inside(kind, params, rng)
+    return point
+
+
+def _inside(kind: int, params: Floats, rng: np.random.Generator) -> float:
+    """Return a value near the middle of a real leaf."""
+    if kind == NodeKind.GAUSSIAN:
+        return float(rng.normal(float(params[0]), float(params[1])))
+    leaf = leaf_kinds()[kind]
+    functions, padded = leaf.loaded(), _padded(params.tolist())
+    low, high = (-np.inf, np.inf) if leaf.support is None else (float(end) for end in leaf.support(*params))
+    middle = functions.peak(*padded, low, high)
+    value = min(max(middle + functions.scale(*padded, 0.0, 0.0) * rng.normal(), low), high)
+    return float(round(value)) if leaf.is_whole else value
+
+
+def _padded(params: list[float]) -> list[float]:
+    return [*params, 0.0, 0.0, 0.0, 0.0][:MAX_PARAMETERS]
+
+
+def chosen(log_weights: Floats, rng: np.random.Generator) -> int:
+    """Draw a position by weights, given as logs; any position where all are impossible."""
+    top = log_weights.max()
+    if not top > -math.inf:
+        return int(rng.integers(len(log_weights)))
+    weights = np.exp(log_weights - top)
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
