@@ -104,7 +104,7 @@ def test_ctrl_c_leaves_a_whole_file_or_none(examples, tmp_path):
     while child.stderr.readline() not in ("row 20\n", ""):
         pass
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=180)
+    _, said = child.communicate(timeout=600)
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
     assert child.returncode == 130
     if out.exists():

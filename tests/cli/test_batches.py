@@ -88,7 +88,7 @@ def test_ctrl_c_ends_the_batch_with_what_is_done(examples, tmp_path, as_json):
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     out, err = process.stdout.read(), process.stderr.read()
-    process.wait(timeout=180)
+    process.wait(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "of 2000 cases answered, interrupted with" in err.splitlines()[-1]

@@ -104,7 +104,7 @@ def test_no_traceback_in_a_process_of_its_own(examples):
         [sys.executable, "-m", "certimap.cli", "solve", str(examples / "asia.bif"), "-q", "nobody"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -64,7 +64,7 @@ for record in kernels._records(False):
 def test_records_are_read_from_all_kernels_of_the_package(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=600
     )
     (line,) = done.stdout.splitlines()
     assert line.startswith("certimap.kernels.hashing.running_sums True ")

@@ -172,7 +172,7 @@ def test_an_interrupt_returns_what_was_earned_by_then(tmp_path):
     while "drawing" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=600)
     assert "Traceback" not in err
     assert process.returncode == 0
     data = json.loads(out)

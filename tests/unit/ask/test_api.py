@@ -161,10 +161,10 @@ def test_the_first_interrupt_returns_what_was_earned(pause):
             while process.stdout.readline() != "scoring\n":
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=180) != 0
+        assert process.wait(timeout=600) != 0
         return
     process.send_signal(signal.SIGINT)
-    *_, last = process.communicate(timeout=180)[0].splitlines()
+    *_, last = process.communicate(timeout=600)[0].splitlines()
     assert process.returncode == 0
     status, n_draws = last.split()
     assert status == "interrupted"

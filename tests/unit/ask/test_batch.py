@@ -206,7 +206,7 @@ def test_the_first_interrupt_ends_the_batch_and_returns_the_rows_done():
     for _ in range(3):
         assert process.stdout.readline() == "working\n"
     process.send_signal(signal.SIGINT)
-    *_, last = process.communicate(timeout=180)[0].splitlines()
+    *_, last = process.communicate(timeout=600)[0].splitlines()
     assert last == "done"
     assert process.returncode == 0
 

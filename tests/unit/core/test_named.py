@@ -73,7 +73,7 @@ def test_what_is_wanted_may_be_named_or_given():
 def test_a_small_query_loads_little():
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
     command = [sys.executable, "-c", SMALL_QUERY, str(EXAMPLE)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600)
     loaded = found.stdout.split()
     assert 0 < len(loaded) <= MOST_MODULES
     rooms = ("learn", "plots", "circuits", "densities", "checker.verdict", "io.xdsl", "interop", "proofs")

@@ -256,7 +256,7 @@ def shipped(kernel, tmp_path, monkeypatch):
         pytest.skip("nothing is shipped for processors of this kind")
     place = {"NUMBA_CACHE_DIR": str(tmp_path / "made"), "NUMBA_CPU_NAME": target.name, "NUMBA_CPU_FEATURES": ""}
     command = [sys.executable, "-c", SHIP, str(kernel.source)]
-    subprocess.run(command, env={**os.environ, **place}, check=True, timeout=300)
+    subprocess.run(command, env={**os.environ, **place}, check=True, timeout=600)
     (tmp_path / "shipped").mkdir()
     (file,) = (tmp_path / "made").rglob("*.kernel")
     file.rename(tmp_path / "shipped" / file.name)
@@ -334,7 +334,7 @@ def test_processes_that_compile_at_once_agree(tmp_path):
     for n, expected in ((2, None), (1, "1\n")):
         running = [start() for _ in range(n)]
         for process in running:
-            out, err = process.communicate(timeout=180)
+            out, err = process.communicate(timeout=600)
             assert (process.returncode, err) == (0, "")
             assert expected is None or out == expected
     files = [path.suffix for path in tmp_path.rglob("*") if path.is_file()]

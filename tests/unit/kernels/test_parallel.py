@@ -122,6 +122,6 @@ print(n)
 def test_an_interrupt_at_any_instruction_leaves_no_block_at_work_and_no_thread_that_exit_waits_for():
     """A thread that was started, but not written down before the interrupt, kept the process from its end."""
     code = INTERRUPTED.replace("ROUNDS", "8")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 2000
