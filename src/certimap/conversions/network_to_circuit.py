@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # Log weights closer than this are equal in comparisons of nodes: rows of a table that differ only by rounding
 # then share their circuits. The resulting error is below the error of summing in float64.
 LOG_WEIGHT_GRAIN = 2.0**-42
+_FINE = 1e6
 
 
 class NodeStore:
@@ -151,8 +152,13 @@ def scrambled(values: Ints | Words, seed: int) -> Words:
 
 
 def grains(log_weights: Floats) -> Ints:
-    """Round log weights (-inf is accepted) to integers, equal for nearly equal weights."""
-    return np.rint(np.clip(log_weights, -1e6, 1e6) / LOG_WEIGHT_GRAIN).astype(np.int64)
+    """Round log weights (-inf is accepted) to integers: the same for nearly equal weights, and beyond `_FINE` nats,
+    where floats lie more than a grain apart, for equal ones alone.
+    """
+    size = np.abs(log_weights)
+    fine = np.rint(np.minimum(size, _FINE) / LOG_WEIGHT_GRAIN).astype(np.int64)
+    beyond = np.maximum(size, _FINE).view(np.int64) - np.float64(_FINE).view(np.int64)
+    return np.where(log_weights < 0.0, -1, 1) * (fine + beyond)
 
 
 def hashed_rows(parts: Sequence[Ints], starts: Ints) -> list[Words]:

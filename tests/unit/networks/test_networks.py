@@ -12,6 +12,7 @@ import pytest
 import certimap as cm
 from certimap import io
 from certimap.ask.inference import log_evidence
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import condition
 from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Domain, Real
@@ -275,6 +276,19 @@ def test_evidence_of_tiny_probability_keeps_its_log():
     assert posterior.log_evidence == pytest.approx(math.log(0.5) + n * math.log(0.8), rel=1e-12)
     log_prob = posterior.log_prob(np.array([[0], [1]], np.int16))
     assert log_prob == pytest.approx([-n * math.log(8), 0.0], rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("far", [9e5, 1.2e6, 3e6, 1e12])
+def test_states_of_tiny_probability_keep_leaves_of_their_own(far):
+    """Log weights below -1e6 were one number in comparisons of leaves, and as good as impossible."""
+    domain = Domain.of_sizes([2, 3, 2])
+    ab = [[-far - 3.0, -far - 1.0, -math.inf], [0.0, 0.0, 0.0]]
+    bc = np.log([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]])
+    network = MarkovNetwork(domain, [Factor.from_log((0, 1), ab), Factor.from_log((1, 2), bc)])
+    points = np.array(list(np.ndindex(2, 3, 2)), np.int16)
+    found = condition(network, make_query(domain), wants=(CircuitPosterior,)).log_prob(points)
+    expected = network.log_joint(points)
+    assert found - found.max() == pytest.approx(expected - expected.max(), rel=1e-13, abs=1e-12)
 
 
 def test_nuisance_is_summed_as_plain_arithmetic():
