@@ -152,9 +152,7 @@ def scrambled(values: Ints | Words, seed: int) -> Words:
 
 
 def grains(log_weights: Floats) -> Ints:
-    """Round log weights (-inf is accepted) to integers: the same for nearly equal weights, and beyond `_FINE` nats,
-    where floats lie more than a grain apart, for equal ones alone.
-    """
+    """Round log weights to integers, equal for nearly equal weights (for equal ones beyond `_FINE`)."""
     size = np.abs(log_weights)
     fine = np.rint(np.minimum(size, _FINE) / LOG_WEIGHT_GRAIN).astype(np.int64)
     beyond = np.maximum(size, _FINE).view(np.int64) - np.float64(_FINE).view(np.int64)
