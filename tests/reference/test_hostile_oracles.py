@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from certimap.core.query import make_query
-from certimap_lab.hostile import FAMILIES, exact, make_case
+from certimap_lab.hostile import FAMILIES, edges, exact, make_case
 from certimap_lab.hostile.densities import densities
 
 SLOW = ("naive_bayes", "mixture", "hmm")  # few of these are small
@@ -121,6 +121,15 @@ def test_normal_masses(ends):
         true = twin.interval(*ends, mpmath.mpf(0.5), mpmath.mpf(1.5))
         assert abs(mpmath.mpf(str(said)) / true - 1) < mpmath.mpf("1e-50")
         assert abs(mpmath.mpf(str(exact.density(3.25, 0.5, 1.5))) / mpmath.npdf(3.25, 0.5, 1.5) - 1) < 1e-50
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1.0, 40.0])
+@pytest.mark.parametrize("ends", [(0.0, 1e-300), (-1.0, 1e-15), (3.0, 3.0 + 1e-9), (0.5, 2.0), (1.0, math.inf)])
+def test_exponential_masses(rate, ends):
+    low, high = (mpmath.mpf(max(x, 0.0)) for x in ends)
+    with mpmath.workdps(400), exact.arithmetic():
+        true = mpmath.exp(-rate * low) - mpmath.exp(-rate * high)
+        assert mpmath.mpf(str(edges._seen("exponential", (rate,), ends))) / true == pytest.approx(1.0, rel=1e-40)
 
 
 def test_a_bound_is_judged_by_its_last_digit():

@@ -100,8 +100,11 @@ def _seen(kind: str, params: tuple[float, ...], value: float | tuple[float, floa
         low, high = max(Decimal(value[0]), numbers[0]), min(Decimal(value[1]), numbers[1])
         return max(high - low, ZERO) / (numbers[1] - numbers[0])
     low, high = max(Decimal(value[0]), ZERO), max(Decimal(value[1]), ZERO)
-    above = ZERO if math.isinf(value[1]) else CONTEXT.exp(-numbers[0] * high)
-    return CONTEXT.exp(-numbers[0] * low) - above
+    width = numbers[0] * (high - low)
+    share = ONE if math.isinf(value[1]) else ONE - CONTEXT.exp(-width)
+    if width < Decimal("1e-20"):
+        share = width * (ONE - width / 2 + width * width / 6)  # the difference would lose its digits
+    return CONTEXT.exp(-numbers[0] * low) * share
 
 
 def gaps(rng: np.random.Generator) -> HostileCase:
