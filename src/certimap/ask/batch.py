@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from certimap.core.posterior import Posterior
 from certimap.core.query import Query, refuse_doubled
 from certimap.core.result import MapResult, Origin
 from certimap.core.result_list import FailedQuery
+from certimap.core.untyped import is_dict
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.interrupts import n_interrupts
+from certimap.solvers.registry import entry
+from certimap.solvers.request import Request
 
 OnError = Literal["raise", "keep"]
 TOGETHER = 256  # rows conditioned together
+N_KEPT = 4096  # answers kept for later rows that ask the same
 N_PARTS = 64  # parts that rows are split into; serves up to this many workers
 Outcome = MapResult | CertimapError | MemoryError
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
@@ -58,10 +62,11 @@ def map_rows(
     """Yield the answer to each row, in order, as soon as it is ready.
 
     Each row has its own seed, drawn in advance, so that one row's failure changes no other row's answer; a single
-    row uses the given seed. With errors="raise" the first failing row ends the batch, with an error that names the
-    row; "keep" yields a `FailedQuery` for it. The workers of an executor have one thread each unless the request
-    sets a number. Ctrl-C ends the batch: the current row is yielded with its best answer, and then
-    KeyboardInterrupt is raised; with an executor it is raised at once.
+    row uses the given seed. Rows that ask the same query share one run if its solver uses no seed. With
+    errors="raise" the first failing row ends the batch, with an error that names the row; "keep" yields a
+    `FailedQuery` for it. The workers of an executor have one thread each unless the request sets a number. Ctrl-C
+    ends the batch: the current row is yielded with its best answer, and then KeyboardInterrupt is raised; with an
+    executor it is raised at once.
     """
     check_errors(errors)
     seeds = seeds_of(rng, len(rows))
@@ -76,12 +81,22 @@ def _outcomes(
     session: Session, rows: Sequence[BatchRow], seeds: Sequence[int], progress: Progress
 ) -> Iterator[Outcome]:
     """Yield a result or an exception for each row, in order; after Ctrl-C raise KeyboardInterrupt."""
+    done: dict[str, MapResult] = {}
     for start in range(0, len(rows), TOGETHER):
         part = rows[start : start + TOGETHER]
-        ready = _conditioned_together(session, part)
-        for k, row in enumerate(part):
-            before = n_interrupts()
-            outcome = _outcome(session, row, seeds[start + k], ready.get(k), progress)
+        texts = [None if callable(progress) else _text_of(row) for row in part]
+        first = {text: k for k, text in reversed(list(enumerate(texts)))}
+        ready = _conditioned_together(
+            session, {k: part[k] for k, t in enumerate(texts) if t is None or (t not in done and first[t] == k)}
+        )
+        for k, (row, text) in enumerate(zip(part, texts, strict=True)):
+            before, seed = n_interrupts(), seeds[start + k]
+            if text in done:
+                yield _copied(done[text], seed, Origin(session.model, row.ask))
+                continue
+            outcome = _outcome(session, row, seed, ready.get(k), progress)
+            if text is not None and len(done) < N_KEPT and _suits_every_seed(outcome, session.request):
+                done[text] = _copied(outcome, seed, None)
             is_last = n_interrupts() > before
             if not is_last or isinstance(outcome, MapResult):  # a row that was cut short has not failed
                 yield outcome
@@ -115,7 +130,42 @@ def _spread_outcomes(
             yield replace(outcome, origin=Origin(session.model, rows[k].ask)) if is_answer else outcome
 
 
-def _conditioned_together(session: Session, rows: Sequence[BatchRow]) -> Mapping[int, Ready]:
+def _text_of(row: BatchRow) -> str | None:
+    """Return a text that rows share only if they ask the same; None if there is none."""
+    try:
+        variables, evidence = row.ask()
+    except CertimapError:  # the row fails in its turn
+        return None
+    is_plain = is_dict(evidence) and all(type(value) in _PLAIN for value in evidence.values())
+    return repr((variables, evidence)) if is_plain and type(variables) in (str, list, tuple, type(None)) else None
+
+
+_PLAIN = (str, int, float, bool, type(None))  # whose `repr` tells them apart
+
+
+def _suits_every_seed(outcome: Outcome, request: Request) -> TypeGuard[MapResult]:
+    """Whether a run with any seed would have had the same outcome."""
+    if not isinstance(outcome, MapResult) or not outcome.certified or request.warm_start is not None:
+        return False
+    solver = entry(outcome.solver).load() if request.solver == "auto" else type(request.solver)
+    return not solver.is_seeded
+
+
+def _copied(found: MapResult, seed: int, origin: Origin | None) -> MapResult:
+    """Return a result for another row that asks the same; it shares nothing that can change."""
+    return replace(
+        found,
+        seed=seed,
+        origin=origin,
+        assignment=dict(found.assignment),
+        pareto=list(found.pareto),
+        history=list(found.history),
+        ties=None if found.ties is None else [dict(tie) for tie in found.ties],
+        top=None if found.top is None else [(dict(labels), value) for labels, value in found.top],
+    )
+
+
+def _conditioned_together(session: Session, rows: Mapping[int, BatchRow]) -> Mapping[int, Ready]:
     """Return the checked queries of rows, with posteriors for rows that share their conditioning.
 
     A row with an invalid query is left out here, and fails in its turn.
@@ -123,7 +173,7 @@ def _conditioned_together(session: Session, rows: Sequence[BatchRow]) -> Mapping
     queries: dict[int, Query | None] = {}
     if len(rows) < 2 or not session.shares:
         return {}
-    for k, row in enumerate(rows):
+    for k, row in rows.items():
         with suppress(CertimapError):
             queries[k] = session.query(*row.ask())
     shared: Mapping[int, Posterior] = {}

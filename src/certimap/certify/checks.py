@@ -39,10 +39,10 @@ def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) ->
     """Refuse oracle values that are not natural logs of probabilities."""
     if log_probs.shape != (n,):
         raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
-    wrong = np.isnan(log_probs) | (log_probs > 1e-9 if has_masses else log_probs == np.inf)
-    if np.any(wrong):
+    right = log_probs <= 1e-9 if has_masses else log_probs < np.inf  # false for NaN
+    if not right.all():
         raise SolverError(
-            f"log_prob returned {log_probs[wrong][0]}; expected natural logs of probabilities, at most 0"
+            f"log_prob returned {log_probs[~right][0]}; expected natural logs of probabilities, at most 0"
         )
 
 

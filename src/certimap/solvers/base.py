@@ -57,12 +57,16 @@ class Solver(ABC):
         The kind of method; tables and figures group by it.
     heuristic
         Whether it proves nothing by itself.
+    is_seeded
+        Whether answers may depend on the seed. False: `init` ignores its generator, and rows that ask the same
+        query share one run.
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[Capability, ...]] = ()
     family: ClassVar[Family] = "other"
     heuristic: ClassVar[bool] = False
+    is_seeded: ClassVar[bool] = True
 
     def judging(self) -> Judging:
         """Return how the ledger judges its draws."""

@@ -30,6 +30,7 @@ from certimap.solvers.warm_start import apply_warm_start
 DEFAULT_MAX_DRAWS = 10_000_000
 CEILING = own_source("ceiling")  # the bound from a posterior's facts, if a run ended before it had a bound
 POSING = 2  # the random stream for `Solver.posed`
+_UNUSED = np.random.default_rng(0)  # for solvers without a seed; making one takes longer than some steps
 MAX_IDLE_STEPS = 1000  # steps without draws left or progress, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
 
@@ -120,7 +121,8 @@ def _loop(
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
     try:
-        return _stepped(solver, solver.init(posterior, ledger.control, _stream(seed, 1)), ledger, history)
+        rng = _stream(seed, 1) if solver.is_seeded else _UNUSED
+        return _stepped(solver, solver.init(posterior, ledger.control, rng), ledger, history)
     except TimeUp:  # a step that could not end in time stopped; its reports stand
         return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
 

@@ -50,6 +50,7 @@ class Exhaustive(Solver):
 
     name: ClassVar[str] = "exhaustive"
     family: ClassVar[Family] = "enumeration"
+    is_seeded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.max_states < 1:

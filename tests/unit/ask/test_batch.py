@@ -61,6 +61,47 @@ def test_a_failed_row_is_its_own_result_with_keep(network, frame):
     assert not results.interrupted
 
 
+@pytest.fixture
+def runs(monkeypatch):
+    """The seeds of all runs."""
+    found = []
+    run = Session.run
+    monkeypatch.setattr(Session, "run", lambda *given: found.append(given[3]) or run(*given))
+    return found
+
+
+ALIKE = {"a": ["yes", "no", "yes", "yes"], "b": [0, 0, 0, None]}
+
+
+def test_rows_that_ask_the_same_share_one_run(network, runs):
+    frame = pd.DataFrame(ALIKE, dtype=object)
+    results = cm.map_query(network, ["c"], frame, rng=3, top_k=2, proof=True)
+    assert len(runs) == 3
+    assert len({r.seed for r in results}) == 4
+    for row, result in enumerate(results):
+        alone = cm.map_query(network, ["c"], frame[row : row + 1], rng=result.seed, top_k=2)[0]
+        for name in ("assignment", "log_prob", "log_evidence", "certificate", "top", "ties", "seed", "pareto"):
+            assert getattr(result, name) == getattr(alone, name)
+        assert result.origin.ask() == (["c"], {"a": ALIKE["a"][row], "b": ALIKE["b"][row]})
+        assert cm.check(network, result.proof).accepted
+    results[0].assignment.clear()
+    results[0].history.clear()
+    assert results[2].assignment
+    assert results[2].history
+
+
+def test_rows_do_not_share_runs_with_draws_limits_or_equal_looking_evidence(network, runs):
+    frame = pd.DataFrame(ALIKE, dtype=object)
+    cm.map_query(network, ["c"], frame, rng=3, solver="pac")
+    cm.map_query(network, ["c"], frame, rng=3, warm_start="max_product")
+    cm.map_query(network, ["c"], frame, rng=3, max_nodes=0, solver="frontier")
+    listed = pd.DataFrame(
+        {"b": [{"likelihood": np.array([1.0, 0.5])}, {"likelihood": np.array([1.0, 0.5 + 1e-12])}]}
+    )
+    cm.map_query(network, ["c"], listed, rng=3)
+    assert len(runs) == 14
+
+
 def test_a_failure_changes_no_other_row(network, frame):
     kept = cm.map_query(network, None, frame, errors="keep", rng=3, solver="pac", max_samples=50)
     good = frame.assign(a=["yes", "yes", "yes", None, "yes"])
