@@ -22,9 +22,10 @@ from certimap.core.result import CertificateKind, Status
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers import registry
-from certimap.solvers.networks import full_width, portfolio
+from certimap.solvers.networks import and_or, full_width, portfolio
+from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.full_width import FullWidth
-from certimap.solvers.networks.portfolio import Portfolio
+from certimap.solvers.networks.portfolio import Portfolio, PortfolioPart, PortfolioState
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
 # Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
@@ -204,6 +205,42 @@ def test_where_zeros_forbid_what_the_parts_try_a_possible_answer_is_looked_for(
         assert ledger.best_log_prob == -math.inf
         state = solver.step(state, ledger)
     assert ledger.best_log_prob > -math.inf
+
+
+def test_turns_that_gain_nothing_go_to_the_part_that_bounds_best_and_some_to_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, query = random_network(7, 0.0)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    turns: list[int] = []
+    sizes = posterior.domain.n_states
+    best = float(posterior.log_prob(np.array(list(np.ndindex(*sizes)))).max())
+
+    def run(self: Portfolio, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
+        """Let the second part alone lower the bound, once."""
+        turns.append(state.parts.index(part))
+        part.work += 2.0**27
+        if turns == [0, 1]:
+            ledger.upper_bound(best + 1e-3, "a test")
+
+    monkeypatch.setattr(Portfolio, "_run", run)
+    solver, ledger = Portfolio(), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    for _ in range(40):
+        state = solver.step(state, ledger)
+    assert turns[:4] == [0, 1, 2, 3]
+    assert turns.count(1) > 20
+    assert all(turns.count(k) > 3 for k in (0, 2, 3))
+
+
+def test_tables_that_bound_an_and_or_search_stay_small_where_variables_have_many_states() -> None:
+    rng = np.random.default_rng(0)
+    domain = cm.Domain.of_sizes([24] * 9)
+    pairs = [(i, j) for i in range(9) for j in range(i) if i - j < 4]
+    model = cm.MarkovNetwork(domain, [cm.Factor(pair, rng.random((24, 24))) for pair in pairs])
+    posterior = NetworkPosterior.of_network(model, make_query(domain, ["0", "4", "8"], {}))
+    arrays = AndOrSpace(posterior, 10, 0).tree.arrays
+    assert 24**2 < np.max(np.diff(arrays.message_ptr) * arrays.n_states[arrays.own]) <= and_or.TABLE_ENTRIES
 
 
 def test_a_long_chain_is_settled_before_tables_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_the_bound_falls_and_holds(monkeypatch):
         relaxed = root_bound.RootBound(problem, Control())
         last = relaxed.bound
         for k in range(60):
-            if relaxed.follow(10**12, best - 10**9):
+            if relaxed.follow(10**12, best - 10**9, leads=False):
                 n_fell += 1
                 states = relaxed.decoded()
                 found = int(value_at(problem, np.array([[states[v] for v in names]]), names)[0])
@@ -44,8 +44,21 @@ def test_the_bound_falls_and_holds(monkeypatch):
 def test_a_bound_that_fits_no_memory_or_time_ends_quietly(monkeypatch):
     problem = to_integers(random_problem(np.random.default_rng(4), max_variables=7, nuisance=0.0))
     small = root_bound.RootBound(problem, Control(max_memory=8))
-    assert not small.follow(10**12, 0)
+    assert not small.follow(10**12, 0, leads=False)
     assert small.is_finished
+
+
+def test_a_bound_that_leads_gets_more_of_the_work_at_once(monkeypatch):
+    monkeypatch.setattr(root_bound, "TABLE_BITS", (2.0, 3.0))
+    rng, work = np.random.default_rng(2), {False: 0.0, True: 0.0}
+    for _ in range(10):
+        problem = to_integers(random_problem(rng, max_variables=7, nuisance=0.0))
+        for leads in work:
+            relaxed = root_bound.RootBound(problem, Control())
+            relaxed.follow(10**6, 0, leads=leads)
+            assert relaxed.work <= root_bound.LEADING_SHARE * 10**6
+            work[leads] += relaxed.work
+    assert 0.0 < work[False] < work[True]
 
 
 def grid(rng, side):

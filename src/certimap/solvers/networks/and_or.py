@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 TEMPERATURES = (0.1, 0.01)
 MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
+# entries of the largest table, where variables have so many states that the i-bound allows more
+TABLE_ENTRIES = 2.0**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,7 @@ class AndOrSpace:
         self.n_states = np.array([problem.sizes[v] for v in self.query], np.int64)
         regions = split(problem, order, lambda scope: True)
         self._hang(regions, order)
-        fits, memory = limit(problem.sizes, i_bound=i_bound), posterior.control.memory_limit
+        fits, memory = limit(problem.sizes, TABLE_ENTRIES, i_bound), posterior.control.memory_limit
         self.tree = SplitTree.of(problem, order, fits, memory)
         self.clock = PassClock(posterior.control)
         self._tighten(iterations)

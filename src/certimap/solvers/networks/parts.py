@@ -123,7 +123,7 @@ LEAST_PIECE = 1_000_000
 SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
-PIECES_PER_CLIMB = 8
+PIECES_PER_CLIMB, WHILE_LED = 8, 2  # the second where mini-buckets bound better than the search
 
 
 def first_phase(component: Component, context: Context) -> Phase:
@@ -296,6 +296,7 @@ class Searching:
         self._n_pieces = 0
         self._relaxed: RootBound | None = None
         self._kept: dict[int, Ints] = {}
+        self._is_led = False
 
     @property
     def open_bound(self) -> int:
@@ -330,7 +331,8 @@ class Searching:
             component.offer(states)
             component.report(states)
         self._n_pieces += 1
-        if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
+        is_due = self._n_pieces % (WHILE_LED if self._is_led else PIECES_PER_CLIMB) == 0
+        if not context.lists_all and is_due:
             context.work += climb(costs, search.root, incumbent, context.next_key(), context.stops)
         take_incumbent(component, costs, incumbent)
         if search.closed_bound > FLOOR:
@@ -355,7 +357,9 @@ class Searching:
             self._relaxed = RootBound(problem, context.control)
         relaxed, before = self._relaxed, self._relaxed.work
         level = level_of(component, context)
-        fell = relaxed.follow(self._search.work, level)
+        is_lower = relaxed.bound < self._search.open_bound + self._costs.constant
+        self._is_led = is_lower and not context.fits(component.plan)
+        fell = relaxed.follow(self._search.work, level, leads=self._is_led)
         context.work += int(relaxed.work - before)
         if not fell:
             return None

@@ -28,8 +28,9 @@ class TurnTuning:
     """How turns are shared out; no bound depends on it."""
 
     turn: float = 2.0**27  # products, or what takes as long, that a part may form in one turn
-    fair_every: int = 4  # every so manieth turn goes to the part that has had the least work
+    fair_every: int = 3  # every so manieth turn goes to the part that has had the least work
     memory: float = 0.25  # how much of a part's last gain counts beside its next one
+    nothing: float = 1e-3  # share of the gap that a turn must close to count as a gain
     # bits, iterations: of the mini-buckets, one after another
     bits: tuple[float, ...] = (10.0, 13.0, 16.0, 19.0, 22.0)
     iterations: int = 32
@@ -73,6 +74,7 @@ class PortfolioState:
     control: Control
     parts: list[PortfolioPart]
     n_turns: int = 0
+    leader: PortfolioPart | None = None  # which lowered the bound last
     done: bool = False
 
 
@@ -83,8 +85,9 @@ class Portfolio(Solver):
     The parts are eliminations at full width (`full_width`), mini-buckets with shifted costs at growing i-bounds
     (`wmb`), the search of boxes (`frontier`) and depth-first AND/OR search (`aobb`). The best answer of any prunes
     in all of them, and the least bound of any counts. Each part has one turn first. Then the turn goes to the part
-    whose last one closed the largest share of the gap for its work, and now and then to the part that has had the
-    least. Turns are measured in table entries, not seconds, so that a seed replays.
+    whose last one closed the largest share of the gap for its work, where none gained to the one that lowered the
+    bound last, and every third time to the part that has had the least work. Turns are measured in table entries,
+    not seconds, so that a seed replays.
 
     On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`. It has a
     head start where the tree is not large.
@@ -150,7 +153,9 @@ class Portfolio(Solver):
             in_sets.turn = tuning.head_start
             return [in_sets, *parts]
         parts.append(part(boxes, Frontier(), on=posterior, books=True))
-        per_node = max(paths, posterior.facts.work)
+        sizes = [network.problem.sizes[v] for v in network.problem.query]
+        # a node sums at every state of its variable
+        per_node = max(paths, posterior.facts.work * sum(sizes) / max(1, len(sizes)))
         depth_first = AndOrBranchAndBound(step_nodes=max(1, min(STEP_NODES, int(tuning.turn / per_node))))
         if depth_first.unsuited(posterior) is None:
             parts.append(part(per_node, depth_first, on=posterior))
@@ -171,7 +176,9 @@ class Portfolio(Solver):
         state.n_turns += 1
         before, work = _gap(ledger), part.work
         self._run(part, state, ledger)
-        gained = _gained(before, _gap(ledger)) / max(part.work - work, 1.0)
+        after = _gap(ledger)
+        state.leader = part if after[1] < before[1] else state.leader
+        gained = _gained(before, after) / max(part.work - work, 1.0)
         network = part.posterior
         is_barren = state.n_turns == len(state.parts) and ledger.best_log_prob == -math.inf
         if is_barren and isinstance(network, NetworkPosterior):  # zeros forbid all that the parts have tried
@@ -179,6 +186,8 @@ class Portfolio(Solver):
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
         part.rate = max(gained, kept)
+        if part.rate * self.tuning.turn < self.tuning.nothing:
+            part.rate = 0.0
         state.done = all(p.done for p in state.parts)
         return state
 
@@ -187,7 +196,7 @@ class Portfolio(Solver):
         waiting = [part for part in waiting if not part.is_spare] or waiting
         if state.n_turns % self.tuning.fair_every == self.tuning.fair_every - 1:
             return min(waiting, key=lambda part: part.work)
-        return max(waiting, key=lambda part: (part.rate, -part.work))
+        return max(waiting, key=lambda part: (part.rate, part is state.leader, -part.work))
 
     def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""

@@ -15,7 +15,8 @@ TABLE_BITS = (10.0, 13.0, 16.0, 19.0)  # log base 2 of the entries of the larges
 STEPS = ((0.1, 24), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
 FROM_WORK = 50_000_000  # table entries that a search visits before it pays to bound the whole in another way
 COST = 0.8  # visits of a search that take as long as an entry of a pass, with its powers and logs
-SHARE = 0.5  # of the search's work
+# of the search's work; the second where this bound is below the search's and no elimination is going to end it
+SHARE, LEADING_SHARE = 0.5, 3.0
 PASSES = 6  # over all entries, that an optimisation step and the bound after it cost, about
 MOST_STEPS = 12  # between two bounds
 STALLED = 0.02  # of the gap: a tree whose last steps gained no more makes way for a larger one
@@ -51,24 +52,26 @@ class RootBound:
         """The memory of tables and messages."""
         return 0 if self._tightener is None else self._tightener.tree.n_bytes
 
-    def follow(self, search_work: int, level: int) -> bool:
+    def follow(self, search_work: int, level: int, *, leads: bool) -> bool:
         """Take some steps if the search has worked enough since the last ones; return whether the bound fell.
 
-        Bounds at or below `level` (units) are as good as any.
+        Bounds at or below `level` (units) are as good as any. `leads`: whether this bound is the one that counts.
         """
-        if self.is_finished:
-            return False
+        granted, before, start = (LEADING_SHARE if leads else SHARE) * search_work, -1.0, self.bound
         try:
-            return self._advance(SHARE * search_work - self.work, level)
+            while not self.is_finished and self.work > before and (leads or before < 0.0):
+                before = self.work
+                self._advance(granted - before, level)
         except (TimeUp, TooLarge):  # a search may still have time where a pass has not
             self.is_finished = True
-            return False
+        return self.bound < start
 
-    def _advance(self, left: float, level: int) -> bool:
+    def _advance(self, left: float, level: int) -> None:
+        """Make the next tree, or take steps on the present one, where that costs at most `left`."""
         if self._tightener is None or not self._temperatures:
             entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
             if COST * entries > left and self.work > 0.0:
-                return False
+                return
             tree = SplitTree.of(
                 self._floats,
                 self._order,
@@ -85,21 +88,20 @@ class RootBound:
             temperature = self._temperatures[0]
             n_steps = min(MOST_STEPS, int(left / cost), self._temperatures.count(temperature))
             if not n_steps:
-                return False
+                return
             self._tightener.run(temperature, n_steps)
             del self._temperatures[:n_steps]
             self.work += n_steps * cost
-        before = self.bound
         found = tree.bound(scratch=self._tightener.scratch, clock=self._clock)
         found = int(self._problem.constant) + above_units(found, self._problem.unit)
         is_warm = len(self._temperatures) <= sum(n for _, n in STEPS[1:])  # the first steps may raise it
-        if is_warm and self._last - found <= STALLED * (found - level):
+        gain, self._last = self._last - found, found
+        # as much again would leave it above an earlier tree's bound
+        if is_warm and (gain <= STALLED * (found - level) or found - gain > self.bound):
             self._temperatures = []
-        self._last = found
-        self.bound = min(before, found)
+        self.bound = min(self.bound, found)
         if not self._temperatures:
             self.is_finished = not tree.is_split or self._n_trees == len(TABLE_BITS)
-        return self.bound < before
 
     def decoded(self) -> dict[int, int]:
         """Return an assignment read off the present tree; `follow` has returned true."""
