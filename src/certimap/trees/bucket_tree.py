@@ -150,12 +150,12 @@ class BucketTreePosterior:
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Natural log of p(q | e), shape (batch,)."""
-        first = self.domain.offsets[:-1, None]
+        rows = self._block_rows(len(points))
+        places = self.domain.offsets[:-1, None] * rows + np.arange(rows)  # of the first state of each variable
+        columns = np.ascontiguousarray(points.T)
 
         def fill(part: Floats, start: int, count: int) -> None:
-            places = (points[start : start + count].T + first) * part.shape[1]
-            places += np.arange(count)
-            part.reshape(-1)[places] = 1.0
+            part.reshape(-1)[columns[:, start : start + count] * np.int64(rows) + places[:, :count]] = 1.0
 
         return self._whole(len(points), fill, is_bound=False)
 
