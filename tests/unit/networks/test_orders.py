@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -118,12 +119,31 @@ def test_a_cheap_order_is_not_improved(monkeypatch):
     assert best_order(chain, dict.fromkeys(range(201), 4)).log2_largest == 4.0
 
 
-def test_no_search_is_begun_without_time():
+def test_no_search_is_begun_without_time(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
     scopes, sizes = grid(14)
     hurried = best_order(scopes, sizes, control=Control.starting_now(1e-3 * 60))
     assert sorted(hurried.order) == sorted(sizes)
     with pytest.raises(TimeUp):
         best_order(*grid(40), control=Control.starting_now(-1.0))
+
+
+def test_slow_tries_take_a_tenth_of_the_time(monkeypatch):
+    now, made, scopes = [0.0], orders._Search.made, grid(14)
+
+    def slow(search, *given):
+        now[0] += 1.0
+        return made(search, *given)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(orders._Search, "made", slow)
+    unhurried = best_order(*scopes)
+    assert now[0] > 7.0
+    now[0] = 0.0
+    best_order(*scopes, control=Control.starting_now(70.0))
+    assert now[0] == 7.0
+    now[0] = 0.0
+    assert best_order(*scopes, control=Control.starting_now(1e6)) == unhurried
 
 
 def test_an_order_that_is_too_dear_is_given_up():
