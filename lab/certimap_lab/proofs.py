@@ -27,8 +27,7 @@ from certimap.proofs import check, reduced_network
 from certimap.proofs.relaxations import covered, order_of_values
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
-from certimap.testing.enumeration import all_points
-from certimap.testing.models import random_circuit, random_network
+from certimap.testing.models import all_points, random_circuit, random_network
 
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")

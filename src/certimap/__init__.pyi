@@ -43,12 +43,12 @@ from certimap.core.query import Query as Query
 from certimap.core.query import make_query as make_query
 from certimap.core.result import Certificate as Certificate
 from certimap.core.result import CertificateKind as CertificateKind
+from certimap.core.result import FailedQuery as FailedQuery
 from certimap.core.result import HistoryEntry as HistoryEntry
 from certimap.core.result import MapResult as MapResult
+from certimap.core.result import ResultList as ResultList
 from certimap.core.result import Rule as Rule
 from certimap.core.result import Status as Status
-from certimap.core.result_list import FailedQuery as FailedQuery
-from certimap.core.result_list import ResultList as ResultList
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
 from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork

@@ -13,12 +13,7 @@ import pandas as pd  # noqa: E402
 from pgmpy.factors.continuous import LinearGaussianCPD  # noqa: E402
 from pgmpy.factors.discrete import DiscreteFactor, TabularCPD  # noqa: E402
 from pgmpy.inference import VariableElimination  # noqa: E402
-from pgmpy.models import (  # noqa: E402
-    DiscreteBayesianNetwork,
-    DiscreteMarkovNetwork,
-    FactorGraph,
-    LinearGaussianBayesianNetwork,
-)
+from pgmpy.models import DiscreteBayesianNetwork, DiscreteMarkovNetwork, FactorGraph, LinearGaussianBayesianNetwork  # noqa: E402
 
 
 def random_network(seed: int, c="c") -> DiscreteBayesianNetwork:

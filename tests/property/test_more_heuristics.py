@@ -14,8 +14,8 @@ from messages_twin import Propagation as Twin
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.messages import Propagation
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.walks import Propagation
 from certimap.core.query import make_query
 from certimap.errors import SolverError
 

@@ -22,7 +22,7 @@ BY_NAME = {
     "certimap_lab/bench/records.py": 1,  # numpy values
     "circuits/circuit.py": 1,  # own fields
     "circuits/plan.py": 1,
-    "cli/learn.py": 1,  # learners by name
+    "cli/commands.py": 1,  # learners by name
     "cli/main.py": 3,  # errors of the command line's library
     "learn/datasets.py": 1,  # own fields
     "certimap_lab/bench/impute.py": 1,  # tables by name

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.circuits.torch_install import is_installed
+from certimap.circuits.tensors import is_installed
 from certimap.core.domain import Label
 from certimap.core.model import Model
 from certimap_lab.bench.protocol import BenchQuery, Split, draw_query

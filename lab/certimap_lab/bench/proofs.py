@@ -9,16 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from certimap.checker import Proof
-from certimap_lab.proofs import (
-    ON_CIRCUITS,
-    ON_NETWORKS,
-    Case,
-    altered,
-    by_steps,
-    failures,
-    random_case,
-    solved,
-)
+from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, Case, altered, by_steps, failures, random_case, solved
 from certimap_lab.real_proofs import random_real_case
 
 EPSILONS = (0.0, 0.05, 0.3)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from certimap.core.untyped import is_dict, is_mapping, is_sequence
+from certimap.core.arguments import is_dict, is_mapping, is_sequence
 from certimap.errors import CertimapError
 
 Record = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_list, is_set, is_tuple
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.untyped import is_list, is_set, is_tuple
 from certimap_lab.hostile.exact import ONE, ZERO, Exact, density, interval_mass
 
 

@@ -10,15 +10,13 @@ import numpy as np
 
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
 from certimap.ask.session import Session, askable, model_of
-from certimap.core.arguments import check_whole
+from certimap.core.arguments import check_whole, is_dict
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
 from certimap.core.progress import Progress as Bar
 from certimap.core.query import Evidence, check_names
-from certimap.core.result import MapResult
-from certimap.core.result_list import FailedQuery, ResultList
-from certimap.core.untyped import is_dict
+from certimap.core.result import FailedQuery, MapResult, ResultList
 from certimap.errors import SolverError
 from certimap.kernels.notice import announce_compilation
 from certimap.solvers.base import Solver
@@ -225,7 +223,7 @@ def map_query(
     check_errors(errors)
     max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")
     if virtual_evidence is not None:
-        from certimap.interop.habits import with_virtual_evidence
+        from certimap.interop.reading import with_virtual_evidence
 
         evidence = with_virtual_evidence(evidence, virtual_evidence)
     request = Request.of(

@@ -11,12 +11,11 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 import numpy as np
 
 from certimap.ask.session import Ready, Session
+from certimap.core.arguments import is_dict
 from certimap.core.executors import Spread
 from certimap.core.posterior import Posterior
 from certimap.core.query import Query, refuse_doubled
-from certimap.core.result import MapResult, Origin
-from certimap.core.result_list import FailedQuery
-from certimap.core.untyped import is_dict
+from certimap.core.result import FailedQuery, MapResult, Origin
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.interrupts import n_interrupts

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_missing
 from certimap.core.control import Control, Limits, TimeUp
 from certimap.core.model import Model
 from certimap.core.query import Evidence, Query, items_of, make_query
-from certimap.core.untyped import is_missing
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.solvers.registry import wants_of
 

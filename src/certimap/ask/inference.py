@@ -122,7 +122,7 @@ def _joined(evidence: Any, virtual: Any) -> Any:
     """Return evidence joined with pgmpy's virtual evidence."""
     if virtual is None:
         return evidence
-    from certimap.interop.habits import with_virtual_evidence
+    from certimap.interop.reading import with_virtual_evidence
 
     return with_virtual_evidence(evidence, virtual)
 
@@ -333,7 +333,7 @@ def log_likelihood(model: Any, rows: Any) -> Floats:
     array with one column per variable; None and NaN are missing, and a row without any known cell scores 0. Raises
     DataError for a missing column, or a value that is not a state of its variable.
     """
-    from certimap.learn.scoring import score_samples
+    from certimap.learn.estimator import score_samples
 
     return score_samples(as_model(model), rows)
 

@@ -21,11 +21,11 @@ import numpy as np
 
 from certimap import __version__
 from certimap.ask.api import map_query
+from certimap.core.arguments import Record, is_dict, is_list
 from certimap.core.control import physical_memory
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
 from certimap.core.result import MapResult, Status
-from certimap.core.untyped import Record, is_dict, is_list
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.files import AnyPath, read_text
 from certimap.io.native import fingerprint

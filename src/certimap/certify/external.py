@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from certimap.certify import bounds
+from certimap.core.arguments import is_mapping
 from certimap.core.posterior import Facts
-from certimap.core.untyped import is_mapping
 from certimap.errors import SolverError
 
 Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's

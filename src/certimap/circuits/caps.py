@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.evaluation import probe_arrays
+from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks
-from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints32

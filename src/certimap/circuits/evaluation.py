@@ -8,9 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from certimap.circuits.kernels import statistics
-from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
+from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
 from certimap.circuits.kernels.real import fill_scales
-from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.kernels.statistics import find_floors
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan

@@ -13,8 +13,7 @@ import numpy as np
 from certimap.circuits.evaluation import LN_UNIT, arrays_of
 from certimap.circuits.kernels.arrays import PlanArrays
 from certimap.circuits.kernels.each import Places, downward
-from certimap.circuits.kernels.evaluate import assign_slots, evaluate, upward
-from certimap.circuits.kernels.load import load_block
+from certimap.circuits.kernels.evaluate import assign_slots, evaluate, load_block, upward
 from certimap.circuits.kernels.statistics import most_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Array, Flags, Floats, Ints32

@@ -10,7 +10,7 @@ import numpy as np
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.condition import ConditionedLeaves, checked, fill_log_mass, leaves_of
-from certimap.circuits.kernels import paths, structure
+from certimap.circuits.kernels import structure
 from certimap.core.arrays import Floats, Ints32
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -92,7 +92,7 @@ class GuessedCircuit:
     def most_probable_path(self) -> Points:
         """Max-product on the unconditioned circuit, shape (1, n): sums are maxima, leaves at their maxima."""
         value = self._peaks()
-        paths.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
+        structure.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
         return self._walk_down(value)
 
     def _peaks(self) -> Floats:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.circuits.kernels import leaf_masses
 from certimap.circuits.kernels import structure as kernels
 from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
 from certimap.core.arrays import Floats, Ints, Ints32
@@ -53,7 +52,7 @@ def categorical_leaves(
     categorical leaves), and bounds on their errors, in units of the last place of 1.
     """
     arrays = circuit_arrays(circuit)
-    n_leaves, n_entries = (int(x) for x in leaf_masses.count_queried(arrays, circuit.param_ptr, position))
+    n_leaves, n_entries = (int(x) for x in kernels.count_queried(arrays, circuit.param_ptr, position))
     leaves = QueriedLeaves(
         nodes=np.empty(n_leaves, np.int32),
         start=np.empty(n_leaves, np.int32),
@@ -61,7 +60,7 @@ def categorical_leaves(
         log_tables=np.empty(n_entries),
     )
     numbers = (circuit.param_ptr, circuit.params, circuit.domain.offsets, log_weights, position)
-    leaf_masses.fill_categorical(arrays, *numbers, log_mass, log_error, leaves)
+    kernels.fill_categorical(arrays, *numbers, log_mass, log_error, leaves)
     return leaves
 
 

@@ -10,7 +10,7 @@ import typer
 
 from certimap.cli.options import EvidenceOptions, JsonOption, QueryFileOption
 from certimap.cli.output import print_rows
-from certimap.core.untyped import is_list
+from certimap.core.arguments import is_list
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit

@@ -20,8 +20,7 @@ from certimap.cli.options import (
     WorkersOption,
     option,
 )
-from certimap.core.result import MapResult
-from certimap.core.result_list import FailedQuery
+from certimap.core.result import FailedQuery, MapResult
 from certimap.errors import QueryError, SolverError
 from certimap.io.evidence import ASSIGNMENT_FORMATS
 from certimap.io.files import suffix_of
@@ -154,7 +153,7 @@ class AnswerOptions:
 
     def check(self) -> None:
         """Reject options that contradict each other, before anything is read."""
-        from certimap.cli.answer_file import check_folder
+        from certimap.cli.output import check_folder
 
         if self.table is None:
             return
@@ -189,8 +188,7 @@ def solve(
     """
     from certimap.ask.batch import map_rows
     from certimap.ask.session import Session
-    from certimap.cli.answer_file import write_answers
-    from certimap.cli.output import AnswerPrinter
+    from certimap.cli.output import AnswerPrinter, write_answers
     from certimap.core.executors import workers_of
     from certimap.kernels.notice import announce_compilation
     from certimap.solvers.request import Request

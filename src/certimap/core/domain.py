@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_missing
 from certimap.core.arrays import Array, Ints
-from certimap.core.untyped import is_missing
 from certimap.errors import ModelError, QueryError, did_you_mean
 
 Label = Hashable

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_iterable, is_mapping, is_missing, is_sequence, is_set
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label, Real, as_real
-from certimap.core.untyped import is_iterable, is_mapping, is_missing, is_sequence, is_set
 from certimap.errors import CertimapError, QueryError
 
 Evidence = Mapping[str, Any]  # by name, in the forms that `make_query` accepts

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from certimap.ask.api import condition
 from certimap.ask.inference import log_evidence, marginals
 from certimap.ask.session import Session
+from certimap.core.arguments import Record
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
 from certimap.core.query import Evidence, make_query
 from certimap.core.result import CertificateKind, MapResult, Status, json_ready
 from certimap.core.summary import aligned
-from certimap.core.untyped import Record
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.networks.bayesian import BayesianNetwork

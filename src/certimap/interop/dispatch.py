@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_path
 from certimap.core.model import Model
-from certimap.core.untyped import is_path
 from certimap.errors import CertimapError, ModelError, QueryError
 from certimap.interop.agreement import check_agreement
 from certimap.interop.reading import Reading, Wishes, classes_of, kind_of, library_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.untyped import is_list
+from certimap.core.arguments import is_list
 from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,

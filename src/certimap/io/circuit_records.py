@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arguments import is_list
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
-from certimap.core.untyped import is_list
 from certimap.errors import ParseError
 from certimap.io.files import cut
 

@@ -12,9 +12,9 @@ from functools import partial
 from os import fspath
 from typing import Any, Literal
 
+from certimap.core.arguments import is_dict, is_list, is_mapping
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
-from certimap.core.untyped import is_dict, is_list, is_mapping
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json
 from certimap.io.formats import Format, format_of, table_of

@@ -17,8 +17,8 @@ from typing import Any
 from certimap.circuits import nodewise
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.nodewise import OwnNode, log_normal
+from certimap.core.arguments import is_list
 from certimap.core.domain import MAX_STATES
-from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, ParseError
 from certimap.io import linear_gaussian

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_list
 from certimap.core.arrays import Array, Floats
 from certimap.core.domain import Categorical, Domain
-from certimap.core.untyped import is_list
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError, did_you_mean
 from certimap.io.array_files import ArrayParts
 from certimap.io.circuit_records import Record, is_record, shown
 from certimap.io.files import AnyPath, cut, write_text
-from certimap.io.labels import decoded_label, encoded_label
+from certimap.io.identifiers import decoded_label, encoded_label
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 

@@ -23,7 +23,7 @@ from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.array_files import ArrayParts, read_arrays, write_arrays
 from certimap.io.circuit_arrays import arrays_of_circuit, circuit_of_arrays
 from certimap.io.files import AnyPath
-from certimap.io.labels import decoded_label, encoded_label
+from certimap.io.identifiers import decoded_label, encoded_label
 from certimap.io.linear_gaussian import arrays_of_linear_gaussian, linear_gaussian_of_arrays
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor

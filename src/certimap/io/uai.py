@@ -1,7 +1,7 @@
 """UAI: networks as numbers. Their evidence, query and result files: `uai_questions`.
 
 The last variable of a scope varies fastest. Variables are named by their number; states are 0..K-1.
-Comments are accepted (see `uai_words.without_comments`).
+Comments are accepted (see `uai_questions.without_comments`).
 
 Some programs write tables in another order without marking it. In BAYES files from pgmpy, and in MARKOV files from
 pyagrum, the first variable of a scope varies fastest; in BAYES files from pyagrum the child does, then its first
@@ -21,7 +21,7 @@ from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.numbers import Numbers, written
-from certimap.io.uai_words import Tokens
+from certimap.io.uai_questions import Tokens
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.markov import MarkovNetwork

@@ -1,4 +1,5 @@
 from certimap.learn import datasets as datasets
+from certimap.learn.estimator import score_samples as score_samples
 from certimap.learn.full_mixture import FullMixture as FullMixture
 from certimap.learn.full_mixture import gaussian_mixture as gaussian_mixture
 from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
@@ -8,7 +9,6 @@ from certimap.learn.product_mixture import ProductMixture as ProductMixture
 from certimap.learn.product_mixture import mixture as mixture
 from certimap.learn.region_circuit import RegionGraphCircuit as RegionGraphCircuit
 from certimap.learn.region_circuit import region_graph as region_graph
-from certimap.learn.scoring import score_samples as score_samples
 from certimap.learn.spn import LearnSPN as LearnSPN
 from certimap.learn.spn import learnspn as learnspn
 from certimap.learn.tree import ChowLiuTree as ChowLiuTree

@@ -22,8 +22,8 @@ from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
 from certimap.learn.leaf_choice import densest, families_of
-from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.table import DataTable
+from certimap.learn.tree import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # with many rows, where it hardly matters

@@ -17,10 +17,9 @@ from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_threaded_blas, split_rows
-from certimap.learn.pairs import one_hot
-from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
-from certimap.learn.region_passes import RegionPasses, Tables
+from certimap.learn.region_passes import RegionGraph, RegionPasses, Tables, pixel_of, region_graph_of
 from certimap.learn.table import DataTable
+from certimap.learn.tree import one_hot
 
 HELD_OUT = 0.1
 SPREAD = 0.5  # initial weights are drawn between 1 - SPREAD and 1 + SPREAD times their shares

@@ -11,7 +11,7 @@ What a column becomes:
 - `kinds={"column": "categorical" | "real" | "count"}` overrules this, and `domain=` fixes all columns. A count
   is a real variable that holds whole numbers from 0 and gets Poisson or geometric leaves;
 - learners of mixed tables make integer columns of more than `MAX_WHOLE_LEVELS` values real too, unless held-out
-  rows are more probable with one state per value (see `certimap.learn.integer_columns`).
+  rows are more probable with one state per value (see `certimap.learn.leaf_families`).
 
 NaN, None and the missing marks of pandas are missing values everywhere.
 """
@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from certimap.core.arguments import is_mapping, is_missing, is_path
 from certimap.core.arrays import Array, Flags, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
-from certimap.core.untyped import is_mapping, is_missing, is_path
 from certimap.errors import DataError, MissingDependency
 
 Kind = Literal["categorical", "real", "count"]
@@ -221,7 +221,7 @@ def _are_numbers(column: Column, integers: Integers) -> bool:
         return False
     if integers == "numbers":
         return True
-    from certimap.learn.integer_columns import are_labels
+    from certimap.learn.leaf_families import are_labels
 
     return not are_labels(column.present.astype(np.float64))
 

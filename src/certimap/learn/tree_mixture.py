@@ -22,9 +22,8 @@ from certimap.learn.estimator import (
     split_rows,
 )
 from certimap.learn.mixtures import first_shares
-from certimap.learn.pairs import one_hot, pair_counts
 from certimap.learn.table import DataTable
-from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
+from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves, one_hot, pair_counts
 
 HELD_OUT = 0.1
 PATIENCE = 3

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arguments import is_mapping, is_tuple
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.query import names_of
-from certimap.core.untyped import is_mapping, is_tuple
 from certimap.errors import ModelError, QueryError, did_you_mean
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network

@@ -8,9 +8,8 @@ from typing import Any
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.file import read_within
 from certimap.checker.models import BYTES, SECONDS, CheckBudget, Rejected
-from certimap.core.arguments import check_number
+from certimap.core.arguments import check_number, is_path
 from certimap.core.result import MapResult
-from certimap.core.untyped import is_path
 from certimap.errors import ParseError, QueryError
 from certimap.interop import as_model
 from certimap.io.files import suffix_of

@@ -20,16 +20,16 @@ from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.numbers import UNIT
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
+from certimap.core.arguments import Record
 from certimap.core.control import Control
 from certimap.core.model import Model
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
 from certimap.core.result import CertificateKind, MapResult
-from certimap.core.untyped import Record
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, SolverError, TooLarge
-from certimap.io.labels import encoded_label
+from certimap.io.identifiers import encoded_label
 from certimap.io.native import exported, fingerprint
 from certimap.networks.width import looks_too_wide
 from certimap.proofs.circuits import answers_of, intervals_of, searched

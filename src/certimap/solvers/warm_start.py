@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arguments import is_mapping, is_sequence
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Draws, Posterior
-from certimap.core.untyped import is_mapping, is_sequence
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
 

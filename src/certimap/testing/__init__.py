@@ -1,11 +1,11 @@
 """Conformance tests for posteriors and solvers of third parties."""
 
 from certimap.core.function_posterior import FunctionPosterior
-from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import (
     BoundedTable,
     IntervalTable,
     TablePosterior,
+    random_boxes,
     random_circuit,
     random_domain,
     random_table,

@@ -22,7 +22,7 @@ from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Bounds, Capability, Decodes, Draws, Masses, Probes, TwoSided
 from certimap.core.search_boxes import Layout, SearchBoxes
-from certimap.testing.enumeration import (
+from certimap.testing.models import (
     all_points,
     check_draws,
     inside,

@@ -29,8 +29,7 @@ from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, resolve
 from certimap.solvers.request import Request, Settings
-from certimap.testing.enumeration import all_points, require
-from certimap.testing.models import BoundedTable, random_table
+from certimap.testing.models import BoundedTable, all_points, random_table, require
 
 GRID = (0.001, 0.01, 0.05, 0.2, 0.5)
 ASKED = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2))

@@ -19,8 +19,7 @@ from certimap.proofs.relaxations import covered
 from certimap.proofs.script import Script
 from certimap.solvers.networks import hbfs
 from certimap.solvers.networks.and_or import AndOrSpace
-from certimap.testing.enumeration import all_points
-from certimap.testing.models import random_network
+from certimap.testing.models import all_points, random_network
 from certimap_lab.proofs import Case, random_case, solved
 
 

@@ -19,8 +19,7 @@ from certimap.checker.models import CheckBudget, Question
 from certimap.circuits import caps as traced
 from certimap.circuits.prober import PlanProber
 from certimap.io.native import exported
-from certimap.testing.enumeration import all_points
-from certimap.testing.models import random_circuit
+from certimap.testing.models import all_points, random_circuit
 from certimap_lab.proofs import Case, failures, solved
 
 

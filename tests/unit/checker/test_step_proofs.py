@@ -30,8 +30,7 @@ from certimap.proofs import reduced_network
 from certimap.proofs import steps as step_proofs
 from certimap.proofs.ascent import ascended, cut
 from certimap.proofs.script import Script
-from certimap.testing.enumeration import all_points
-from certimap.testing.models import random_network
+from certimap.testing.models import all_points, random_network
 from certimap_lab.proofs import Case, by_steps, failures, random_case, solved
 
 

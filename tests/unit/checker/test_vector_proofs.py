@@ -17,7 +17,7 @@ from certimap.checker.vectors import Step, Vectors, VectorScript, is_exceeded
 from certimap.core.query import make_query
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
-from certimap.testing.enumeration import all_points
+from certimap.testing.models import all_points
 from certimap_lab.bench.random_chains import random_chain
 from certimap_lab.proofs import Case, random_case, solved
 

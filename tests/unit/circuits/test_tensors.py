@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.circuits import torch_install
+from certimap.circuits import tensors
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.tensor_posterior import on_device
 from certimap.errors import MissingDependency, ModelError, SolverError
 from certimap.testing import check_posterior, random_circuit, random_domain
 
 torch = pytest.importorskip("torch")
-tensors = pytest.importorskip("certimap.circuits.tensors")
 
 
 def posterior_of(seed: int, max_variables: int = 6) -> cm.circuits.posterior.CircuitPosterior:
@@ -133,11 +132,11 @@ def test_without_torch_the_sentence_says_what_to_install(monkeypatch):
     def absent(name):
         raise ImportError(name)
 
-    torch_install.torch.cache_clear()
-    monkeypatch.setattr(torch_install, "import_module", absent)
+    tensors.torch.cache_clear()
+    monkeypatch.setattr(tensors, "import_module", absent)
     with pytest.raises(MissingDependency, match=r"certimap\[torch\]"):
         on_device(posterior_of(0), "cpu")
-    torch_install.torch.cache_clear()
+    tensors.torch.cache_clear()
 
 
 def test_memory_that_runs_out_halves_the_blocks(monkeypatch):

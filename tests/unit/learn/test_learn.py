@@ -16,13 +16,14 @@ from certimap.circuits import properties
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.errors import DataError, MissingDependency
-from certimap.learn import HiddenChowLiuTree, scoring
+from certimap.learn import HiddenChowLiuTree
 from certimap.learn.clusters import row_clusters
+from certimap.learn.estimator import posterior_over_all
 from certimap.learn.hidden_passes import Parameters, Passes
 from certimap.learn.kernels.rows import independent_components, k_means
-from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.learn.table import DataTable
+from certimap.learn.tree import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 
 
 def chain(n_rows=400, n=6, seed=0, sizes=None):
@@ -71,7 +72,7 @@ def test_learned_circuits_are_smooth_and_decomposable_and_agree_with_the_model(m
     circuit = estimator.to_circuit()
     assert properties.is_smooth(circuit)
     assert properties.is_decomposable(circuit)
-    posterior = scoring.posterior_over_all(circuit)
+    posterior = posterior_over_all(circuit)
     assert posterior.log_evidence == pytest.approx(0.0, abs=1e-10)
     np.testing.assert_allclose(posterior.log_prob(rows), estimator.score_samples(rows), atol=1e-9)
 
@@ -166,14 +167,14 @@ def test_models_are_written_and_read_back(method, tmp_path):
     io.write(model, tmp_path / "model.npz")
     again = io.read(tmp_path / "model.npz")
     assert again.domain == model.domain
-    expected = scoring.posterior_over_all(model).log_prob(rows)
-    assert np.array_equal(scoring.posterior_over_all(again).log_prob(rows), expected)
+    expected = posterior_over_all(model).log_prob(rows)
+    assert np.array_equal(posterior_over_all(again).log_prob(rows), expected)
 
 
 def test_functions_return_models():
     rows = blocks(200)
     for function in (learn.learnspn, learn.mixture, learn.chow_liu, learn.clt_mixture):
-        assert np.isfinite(scoring.posterior_over_all(function(rows, rng=1)).log_prob(rows)).all()
+        assert np.isfinite(posterior_over_all(function(rows, rng=1)).log_prob(rows)).all()
     assert type(learn.chow_liu(rows)).__name__ == "BayesianNetwork"
     assert type(learn.chow_liu(rows, form="circuit")).__name__ == "Circuit"
     assert type(learn.hclt(rows, n_states=2, rng=1, max_steps=2)).__name__ == "HiddenChowLiuModel"
@@ -303,7 +304,7 @@ def test_mixed_columns_get_gaussian_leaves():
     assert got[0] == pytest.approx(math.log(0.5), abs=0.1)
     assert got[1] == pytest.approx(math.log(0.5) - 0.5 * math.log(2 * math.pi), abs=0.25)
     grid = np.linspace(-8, 14, 4001)
-    density = scoring.posterior_over_all(estimator.model_)
+    density = posterior_over_all(estimator.model_)
     points = np.stack([np.zeros(4001), grid, np.zeros(4001)], axis=1)
     both = np.exp(density.log_prob(points)) + np.exp(density.log_prob(points + np.array([1, 0, 0])))
     only_y = make_query(estimator.domain_, ["y"])

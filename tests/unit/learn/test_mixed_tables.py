@@ -13,8 +13,8 @@ from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_tree import _contexts
-from certimap.learn.integer_columns import are_labels
 from certimap.learn.leaf_choice import densest, families_of
+from certimap.learn.leaf_families import are_labels
 from certimap.learn.structure import _critical_values, components_of_known
 from certimap.learn.table import DataTable, read_table
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from certimap.circuits.kernels.arrays import Indices, Number, ProbeArrays, Space, new_space
 from certimap.circuits.kernels.climb import CapTable, Pool, climb
 from certimap.circuits.kernels.probe import downward, log_column, slack_of, upward
-from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
 from certimap.core.arrays import Bytes, Floats, Ints, Ints32, Words
 from certimap.kernels.branching import interval_score_in_kernels
 from certimap.kernels.jit import jit, jit_part

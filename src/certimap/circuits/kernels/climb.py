@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from certimap.circuits.kernels.arrays import Indices, Number, ProbeArrays, Space, new_space
 from certimap.circuits.kernels.probe import downward, upward
 from certimap.circuits.kernels.real import peak_in, scale_of
-from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
 from certimap.core.arrays import Bytes, Flags, Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 

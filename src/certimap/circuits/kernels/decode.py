@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.real import log_density, peak_in
-from certimap.circuits.kernels.space import ProbeArrays
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.kernels.jit import jit
 

@@ -1,4 +1,4 @@
-"""Compiled message passing on a circuit read as a network of binary variables; see `certimap.circuits.messages`.
+"""Compiled message passing on a circuit read as a network of binary variables; see `certimap.circuits.walks`.
 
 All messages are pairs of natural logs, for the value 1 and the value 0 of a binary variable. `FLOOR` replaces
 ln 0, so that leave-one-out sums are differences without infinities.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from certimap.circuits.kernels.space import ProbeArrays
+from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 

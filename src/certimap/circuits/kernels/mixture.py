@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from certimap.circuits.kernels.arrays import Number, ProbeArrays
 from certimap.circuits.kernels.real import (
     FIRST,
     HIGH,
@@ -21,7 +22,6 @@ from certimap.circuits.kernels.real import (
     peak_in,
     scale_of,
 )
-from certimap.circuits.kernels.space import Number, ProbeArrays
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arrays import Bytes, Floats, Ints
 from certimap.kernels.jit import jit, jit_part

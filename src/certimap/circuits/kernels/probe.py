@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from certimap.circuits.kernels.arrays import Indices, Number, ProbeArrays, Space, new_space
 from certimap.circuits.kernels.real import log_peak, peak_in
-from certimap.circuits.kernels.space import Indices, Number, ProbeArrays, Space, new_space
 from certimap.core.arrays import Bytes, Floats
 from certimap.core.rounding import (
     ALL_SUMS,

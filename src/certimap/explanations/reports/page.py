@@ -13,6 +13,7 @@ from typing import Any
 
 import certimap
 from certimap.ask.replay import read_records
+from certimap.core.arguments import Record
 from certimap.core.domain import Label
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
 from certimap.core.summary import (
@@ -23,7 +24,6 @@ from certimap.core.summary import (
     probability_text,
     warnings_of,
 )
-from certimap.core.untyped import Record
 from certimap.errors import ParseError, QueryError
 from certimap.explanations import Explanation, Lead, Swing, Tolerance
 from certimap.io.files import AnyPath

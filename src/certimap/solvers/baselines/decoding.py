@@ -19,7 +19,7 @@ from certimap.errors import SolverError
 from certimap.solvers.guess import Heuristic, OnePoint, OneStep, OneStepState
 
 if TYPE_CHECKING:
-    from certimap.circuits.messages import Propagation
+    from certimap.circuits.walks import Propagation
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.torch_install import device_of, is_installed, torch
+from certimap.circuits.tensors import device_of, is_installed, torch
 from certimap.core.control import Limits
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.torch_install import torch
+from certimap.circuits.tensors import torch
 from certimap.conversions import condition
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Limits
