@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.core.executors import executor_named
 from certimap.errors import MissingDependency
 from certimap.testing import random_circuit
 from certimap_lab.bench.records import read_records, write_json
 from certimap_lab.bench.trial import TrialSettings
 from certimap_lab.bench.twenty import Plan, run_twenty
+from certimap_lab.cli.bench import executor_named
 
 
 class Dying(Executor):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Generator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -59,6 +62,28 @@ def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
+@contextmanager
+def executor_named(text: str) -> Generator[Executor]:
+    """Yield the executor that a text names: "dask:ADDRESS" gives the workers of the dask scheduler at ADDRESS.
+
+    Raises SolverError for any other text, or if no scheduler answers, and MissingDependency without dask's package
+    `distributed`.
+    """
+    from certimap.core.named import needed
+    from certimap.errors import SolverError
+
+    kind, _, address = text.partition(":")
+    if kind != "dask" or not address:
+        raise SolverError(f"{text!r} names no executor; expected dask:ADDRESS, such as dask:tcp://scheduler:8786")
+    distributed = needed("distributed", "an executor of dask needs distributed; pip install distributed")
+    try:
+        client = distributed.Client(address)
+    except (OSError, ValueError) as problem:
+        raise SolverError(f"no scheduler of dask answers at {address!r} ({problem})") from None
+    with client:
+        yield client.get_executor()
+
+
 @app.command()
 def twenty(
     out: Annotated[Path, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")],
@@ -105,7 +130,6 @@ def twenty(
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
     from contextlib import nullcontext
 
-    from certimap.core.executors import executor_named
     from certimap.learn import datasets as collection
     from certimap_lab.bench.trial import TrialSettings
     from certimap_lab.bench.twenty import Plan, run_twenty, summary_line

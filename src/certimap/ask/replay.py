@@ -26,8 +26,8 @@ from certimap.core.control import physical_memory
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
 from certimap.core.result import MapResult, Status
-from certimap.errors import CertimapError, ModelError, ParseError
-from certimap.io.files import AnyPath, read_text
+from certimap.errors import ModelError, ParseError
+from certimap.io.files import AnyPath, parsed_json
 from certimap.io.native import fingerprint
 from certimap.solvers.request import Settings
 
@@ -139,12 +139,7 @@ def read_records(path: AnyPath) -> list[Record]:
 
     Raises ParseError if the file holds anything else.
     """
-    try:
-        held = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CertimapError):
-            raise
-        raise ParseError(f"is no JSON ({error})", path) from None
+    held = parsed_json(path)
     records: list[Any] = held if is_list(held) else [held]
     for number, record in enumerate(records, 1):
         _check_record(record, path, f"answer {number}")

@@ -20,7 +20,7 @@ from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
-from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints32
+from certimap.core.arrays import Bytes, Floats, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 
@@ -48,7 +48,7 @@ class PlanView:
     def of(cls, plan: Plan) -> PlanView:
         """View a plan; cost linear in its edges."""
         arrays = probe_arrays(plan)
-        return cls(plan.domain, arrays, *plan.ends, roundings_of(plan, arrays.in_logs))
+        return cls(plan.domain, arrays, *plan.ends, count_roundings(arrays))
 
     @property
     def n_nodes(self) -> int:
@@ -62,13 +62,6 @@ class PlanView:
     def n_edges(self) -> int:
         """Edges to inner nodes and leaves, all visited by one pass."""
         return len(self.arrays.children) + len(self.arrays.leaf_var)
-
-
-def roundings_of(plan: Plan, in_logs: Flags) -> Floats:
-    """Return the numbers of roundings behind a root value and a column's, in the order of `rounding.py`."""
-    return count_roundings(
-        plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr, plan.leaf_var, plan.domain.n_states, in_logs
-    )
 
 
 @dataclass(eq=False)
@@ -116,13 +109,13 @@ class Caps:
         """Search node after node until about `work_limit` edges have been visited."""
         if self._pool is None:
             self._pool = _make_pool(self.view, self.max_boxes)
-        counters = np.zeros(2, np.int64)
+        left = work_limit
         while True:
-            self._row = solve_caps(
+            self._row, work = solve_caps(
                 self.view.arrays,
                 self.table,
                 self._row,
-                work_limit - int(counters[0]),
+                left,
                 self.max_boxes,
                 self.log_factor,
                 self.view.roundings,
@@ -130,12 +123,11 @@ class Caps:
                 self.view.high,
                 self._pool,
                 self._trace,
-                counters,
             )
+            self.work, left = self.work + int(work), left - int(work)
             if not (self.is_traced and self._trace.used[2]):
                 break
             self._grow_trace()
-        self.work += int(counters[0])
 
     def _grow_trace(self) -> None:
         """Enlarge the trace, or drop it if too large; the last search is repeated."""

@@ -89,11 +89,11 @@ class PlanProber:
         """
         view = self.view
         work = np.array(points, np.float64)
-        table, pool, log_prob = empty_table(view), small_pool(view), np.empty(1)
+        table, pool = empty_table(view), small_pool(view)
         for row in range(len(work)):
             if self._control.should_stop:
                 break
-            climb_rows(view.arrays, table, view.low, view.high, 0, pool, work[row : row + 1], log_prob)
+            climb_rows(view.arrays, table, view.low, view.high, pool, work[row : row + 1])
         return work.astype(view.domain.point_dtype)
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:

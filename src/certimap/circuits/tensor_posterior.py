@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
@@ -71,16 +72,7 @@ def log_error(plan: Plan) -> float:
 
     The bound for the logs of a box search (see `rounding.py`), at the smallest possible value.
     """
-    in_logs = np.ones(plan.n_leaves, np.bool_)
-    counts = count_roundings(
-        plan.is_sum,
-        plan.child_ptr,
-        plan.children,
-        plan.leaf_ptr,
-        plan.leaf_var,
-        plan.domain.n_states.astype(np.int64),
-        in_logs,
-    )
+    counts = count_roundings(probe_arrays(plan)._replace(in_logs=np.ones(plan.n_leaves, np.bool_)))
     reach = counts[ENTROPY] - _least_log(plan)
     return float(DEVICE_ERROR * ULP * (counts[STEPS] + counts[ALL_SUMS] * reach) + plan.log_error)
 

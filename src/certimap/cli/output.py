@@ -194,9 +194,6 @@ def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:
     print_rows(rows, indent="  ")
 
 
-if TYPE_CHECKING:
-    from certimap.ask.batch import BatchRow
-
 FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
 
 
@@ -213,17 +210,11 @@ def write_answers(path: Path, rows: Sequence[BatchRow], answers: Iterable[MapRes
     Variables have the answer's labels, or the row's evidence for variables queried only by other rows. Ctrl-C ends
     the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130 after Ctrl-C.
     """
-    found: list[MapResult | FailedQuery] = []
-    interrupted = False
+    from certimap.ask.batch import collect
+
     with Progress("rows", len(rows)) as bar:
-        try:
-            for answer in answers:
-                found.append(answer)
-                bar.step(f"{len(found)} of {len(rows)}")
-        except KeyboardInterrupt:
-            if not found:
-                raise
-            interrupted = len(found) < len(rows)
+        found, stopped = collect(bar.counted(answers))
+    interrupted = stopped and len(found) < len(rows)
     write_text(path, _table(rows, found))
     failed = [str(row.label) for row, answer in zip(rows, found, strict=False) if isinstance(answer, FailedQuery)]
     said = f"{len(found) - len(failed)} of {len(rows)} rows answered in {path}"

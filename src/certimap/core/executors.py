@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from certimap.core.arguments import check_whole
-from certimap.core.named import needed
 from certimap.errors import SolverError
 
 N_KEPT = 4  # payloads that a worker caches
@@ -84,25 +83,6 @@ def process_pool(n_jobs: int) -> Executor:
 
     n_processes = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
     return ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
-
-
-@contextmanager
-def executor_named(text: str) -> Generator[Executor]:
-    """Yield the executor that a text names: "dask:ADDRESS" gives the workers of the dask scheduler at ADDRESS.
-
-    Raises SolverError for any other text, or if no scheduler answers, and MissingDependency without dask's package
-    `distributed`.
-    """
-    kind, _, address = text.partition(":")
-    if kind != "dask" or not address:
-        raise SolverError(f"{text!r} names no executor; expected dask:ADDRESS, such as dask:tcp://scheduler:8786")
-    distributed = needed("distributed", "an executor of dask needs distributed; pip install distributed")
-    try:
-        client = distributed.Client(address)
-    except (OSError, ValueError) as problem:
-        raise SolverError(f"no scheduler of dask answers at {address!r} ({problem})") from None
-    with client:
-        yield client.get_executor()
 
 
 def _ignore_interrupts() -> None:

@@ -17,24 +17,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.domain import MAX_STATES, Categorical, Domain
+from certimap.core.domain import MAX_STATES, Categorical
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
-from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.declared import Declared
+from certimap.io.files import AnyPath, LineCounter, read_text, write_text
 from certimap.io.numbers import Numbers, is_number, read_numbers, written
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.factor import MAX_SCOPE, Factor
-from certimap.networks.rows import ACCEPTED, RowNormaliser, row_totals
-
-MAX_DEFAULTS = 2**24  # limit on entries filled from default rows; the file itself limits all others
+from certimap.networks.rows import ACCEPTED
 
 
 @dataclass
 class _Table:
-    """The unparsed body of a probability block."""
+    """A probability block: rows by the parents' states, with places in the text, or the entries of a table."""
 
     start: int
-    scope: list[int]
+    scope: list[Categorical]
     rows: dict[tuple[int, ...], Numbers] = field(default_factory=dict[tuple[int, ...], Numbers])
     places: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
     default: Numbers | None = None
@@ -53,16 +51,12 @@ class _Reader:
         self.path = path
         self.text = words.without_comments(text)
         self.at = 0
-        self.variables: dict[str, Categorical] = {}
-        self.variable_list: list[Categorical] = []
-        self.position: dict[str, int] = {}
-        self.tables: dict[int, _Table] = {}
-        self.by_name: list[dict[str, int]] = []
-        self.n_defaults = 0
-        self.normalise = RowNormaliser(str(path))
+        self.line = LineCounter(self.text)
+        self.declared = Declared(path)
+        self.by_name: dict[str, dict[str, int]] = {}
 
     def fail(self, message: str, position: int | None = None) -> ParseError:
-        return ParseError(message, self.path, line_of(self.text, self.at if position is None else position))
+        return ParseError(message, self.path, self.line(self.at if position is None else position))
 
     def network(self) -> BayesianNetwork:
         headers: list[int] = []
@@ -82,15 +76,12 @@ class _Reader:
                 headers.append(self.at)
                 self.skip_block()
             self.skip_blank()
-        if not self.variables:
-            raise self.fail("declares no variable; at least one is needed")
-        self.variable_list = list(self.variables.values())
-        self.position = {v.name: i for i, v in enumerate(self.variable_list)}
-        self.by_name = [{str(label): k for k, label in enumerate(v.states)} for v in self.variable_list]
+        for variable in self.declared.variables.values():
+            self.by_name[variable.name] = {str(label): k for k, label in enumerate(variable.states)}
         for start in headers:
             self.at = start
             self.probability_block()
-        return self.assemble()
+        return self.declared.network()
 
     def take(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         found = pattern.match(self.text, self.at)
@@ -142,12 +133,7 @@ class _Reader:
             raise self.fail(
                 f"variable {name!r} has no type; expected type discrete [ COUNT ] {{ STATES }};", start
             )
-        if name in self.variables:
-            raise self.fail(f"variable {name!r} is declared twice", start)
-        try:
-            self.variables[name] = Categorical(name, tuple(states))
-        except ModelError as error:
-            raise self.fail(str(error), start) from None
+        self.declared.variable(name, states, self.line(start))
 
     def states(self, name: str, count: str | None, text: str, place: int) -> list[str]:
         """Return the states listed in a type."""
@@ -176,33 +162,39 @@ class _Reader:
         names = words.header_names(header)
         if not names:
             raise self.fail("the probability block names no variable", start)
+        known = self.declared.variables
         for name in names:
-            if name not in self.position:
+            if name not in known:
                 raise self.fail(f"{name!r} is no variable of the network", start)
-        if len(set(names)) < len(names):
-            raise self.fail(f"the probability block of {names[0]!r} names a variable twice", start)
-        if len(names) > MAX_SCOPE:
-            raise self.fail(f"{names[0]!r} has {len(names) - 1} parents; expected at most {MAX_SCOPE - 1}", start)
-        child = self.position[names[0]]
-        if child in self.tables:
-            raise self.fail(f"variable {names[0]!r} has two probability blocks", start)
-        own = _Table(start, [*(self.position[n] for n in names[1:]), child])
-        self.tables[child] = own
+        child, *parents = names
+        self.declared.check_head(child, parents, self.line(start))
+        own = _Table(start, [known[name] for name in (*parents, child)])
         self.skip_blank()
         while not (end := words.END.match(self.text, self.at)):
             self.statement(own)
             self.skip_blank()
         self.at = end.end()
+        line = self.line(own.start)
+        if own.table is None:
+
+            def line_of(index: tuple[int, ...]) -> int:
+                return self.line(own.places.get(index, start))
+
+            self.declared.rows(child, parents, own.rows, own.default, line, line_of)
+        elif own.rows or own.default is not None:
+            raise self.fail(f"{child!r} has a table beside rows or a default; expected one or the other", start)
+        else:
+            self.declared.table(child, parents, _in_order(own.table, [v.n_states for v in own.scope]), line)
 
     def statement(self, own: _Table) -> None:
         """Read one row, table, default or property of a probability block."""
         place = self.at
-        name = self.variable_list[own.scope[-1]].name
-        head = self.text[place]
-        if head == "(":
+        name = own.scope[-1].name
+        if self.text[place] == "(":
             index, numbers = self.row(own.scope[:-1], place)
             if index in own.rows:
-                raise self.fail(f"the row ({self.labels(own, index)}) of {name!r} is given twice", place)
+                given = ", ".join(str(v.states[s]) for v, s in zip(own.scope, index, strict=False))
+                raise self.fail(f"the row ({given}) of {name!r} is given twice", place)
             own.rows[index] = self.numbers(numbers, place)
             own.places[index] = place
         elif self.text.startswith("property", place):
@@ -213,25 +205,15 @@ class _Reader:
             if (own.table if found[1] == "table" else own.default) is not None:
                 raise self.fail(f"{name!r} has two {found[1]} lines", place)
             if found[1] == "table":
-                own.table = values
+                own.table, own.start = values, place  # where its errors are
             else:
                 own.default = values
-        self.check_counts(own, place)
 
-    def check_counts(self, own: _Table, place: int) -> None:
-        """Reject the last statement if it has a wrong number of entries."""
-        sizes = [self.variable_list[v].n_states for v in own.scope]
-        name = self.variable_list[own.scope[-1]].name
-        last = next(reversed(own.rows.values())) if own.rows and self.text[place] == "(" else None
-        for values, wanted in ((own.table, math.prod(sizes)), (own.default, sizes[-1]), (last, sizes[-1])):
-            if values is not None and len(values.values) != wanted:
-                raise self.fail(f"{name!r} has {len(values.values)} entries here; expected {wanted}", place)
-
-    def row(self, parents: list[int], place: int) -> tuple[tuple[int, ...], str]:
+    def row(self, parents: list[Categorical], place: int) -> tuple[tuple[int, ...], str]:
         """Read `( LABELS ) NUMBERS ;`; return the positions of the states and the text of the numbers."""
         found = words.ROW.match(self.text, place)
         labels = words.items(found[1], len(parents)) if found else []
-        known = [self.by_name[parent] for parent in parents]
+        known = [self.by_name[parent.name] for parent in parents]
         if found and len(labels) == len(parents) and all(x in k for x, k in zip(labels, known, strict=True)):
             self.at = found.end()
             return tuple(k[x] for x, k in zip(labels, known, strict=True)), found[2]
@@ -247,15 +229,14 @@ class _Reader:
         found = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
         return self.row_index(found[1], parents, place), found[2]
 
-    def row_index(self, labels: str, parents: list[int], place: int) -> tuple[int, ...]:
+    def row_index(self, labels: str, parents: list[Categorical], place: int) -> tuple[int, ...]:
         items = words.items(labels, len(parents))
         if len(items) != len(parents):
             raise self.fail(
                 f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents", place
             )
         index: list[int] = []
-        for parent, label in zip(parents, items, strict=True):
-            variable = self.variable_list[parent]
+        for variable, label in zip(parents, items, strict=True):
             try:
                 index.append(variable.index(label))
             except CertimapError as error:
@@ -272,69 +253,11 @@ class _Reader:
         wrong = next(t for t in tokens if "_" in t or not is_number(t))
         raise self.fail(f"{wrong!r} is no probability; expected numbers that are finite and not negative", place)
 
-    def assemble(self) -> BayesianNetwork:
-        domain = Domain(self.variable_list)
-        cpts: list[Factor] = []
-        for child, variable in enumerate(self.variable_list):
-            if child not in self.tables:
-                self.at = len(self.text)
-                raise self.fail(f"variable {variable.name!r} has no probability block")
-            own = self.tables[child]
-            cpts.append(self.normalised(own, self.filled(own).factor(own.scope)))
-        self.normalise.warn()
-        try:
-            return BayesianNetwork(domain, cpts)
-        except ModelError as error:
-            raise ParseError(str(error), self.path) from None
 
-    def normalised(self, own: _Table, table: Factor) -> Factor:
-        """Return a conditional table with rows that add to 1; rows of zeros (impossible parents) stay."""
-        found, wrong = self.normalise(table)
-        if wrong is not None:
-            name, total = self.variable_list[own.scope[-1]].name, abs(float(row_totals(table)[wrong]))
-            raise self.fail(
-                f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to {total:.10g}; "
-                "expected 1 within 0.001, or a row of zeros",
-                own.places.get(wrong, own.start),
-            )
-        return found
-
-    def filled(self, own: _Table) -> Numbers:
-        """Return the conditional table, parents first and the variable last."""
-        shape = tuple(self.variable_list[v].n_states for v in own.scope)
-        name = self.variable_list[own.scope[-1]].name
-        if own.table is not None:
-            if own.rows or own.default is not None:
-                raise self.fail(
-                    f"{name!r} has a table beside rows or a default; expected one or the other", own.start
-                )
-            table = _in_order(own.table, shape)
-        else:
-            rows: list[Numbers] = []
-            if own.default is not None:
-                self.n_defaults += math.prod(shape) - len(own.rows) * shape[-1]
-                if self.n_defaults > MAX_DEFAULTS:
-                    raise self.fail(
-                        f"the default rows up to that of {name!r} stand for more than {MAX_DEFAULTS:,} entries, "
-                        "the most that is accepted in a file",
-                        own.start,
-                    )
-            for index in itertools.product(*(range(k) for k in shape[:-1])):
-                row = own.rows.get(index, own.default)
-                if row is None:
-                    raise self.fail(
-                        f"the probability block of {name!r} lacks the row ({self.labels(own, index)})", own.start
-                    )
-                rows.append(row)
-            table = Numbers.stacked(rows).reshape(*shape)
+def _in_order(table: Numbers, shape: list[int]) -> Numbers:
+    """Turn a flat conditional table into one with the parents first and the variable last, if it has its size."""
+    if len(table.values) != math.prod(shape):
         return table
-
-    def labels(self, own: _Table, index: tuple[int, ...]) -> str:
-        return ", ".join(str(self.variable_list[v].states[s]) for v, s in zip(own.scope, index, strict=False))
-
-
-def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
-    """Turn a flat conditional table into one with the parents first and the variable last."""
 
     def standard(values: Floats) -> Floats:
         return np.ascontiguousarray(np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1))
@@ -343,7 +266,7 @@ def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
     moved = Numbers(standard(table.values), None if table.logs is None else standard(table.logs))
     totals = [t.values.sum(axis=-1) for t in (moved, other)]
     fits = [bool(np.all((np.abs(total - 1.0) <= ACCEPTED) | (total == 0.0))) for total in totals]
-    return other if fits[1] and not fits[0] else moved
+    return (other if fits[1] and not fits[0] else moved).reshape(-1)
 
 
 _PLAIN = re.compile(r'[^\s"(){}\[\],;|/]+')

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain, Variable
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut
 from certimap.io.numbers import Numbers
@@ -20,6 +20,7 @@ from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
 from certimap.networks.rows import RowNormaliser, row_totals
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
+LineOf = Callable[[tuple[int, ...]], int | None]  # of a row, by the states of its parents
 MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
 
@@ -30,6 +31,7 @@ class _Node:
     parents: tuple[str, ...]
     line: int | None
     pieces: Callable[[Categorical, list[Categorical]], Pieces]
+    line_of: LineOf  # the line of a row
 
 
 class Declared:
@@ -82,6 +84,48 @@ class Declared:
             return [(tuple(parents), name, Numbers(turned.values.transpose(order), logs))]
 
         self._node(name, parents, line, pieces)
+
+    def rows(
+        self,
+        name: str,
+        parents: Sequence[str],
+        rows: Mapping[tuple[int, ...], Numbers],
+        default: Numbers | None,
+        line: int | None,
+        line_of: LineOf,
+    ) -> None:
+        """Give a variable a row for each combination of its parents' states, by their positions.
+
+        `default`: every other row; None for none. `line_of`: returns the line of a row.
+        """
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            sizes = tuple(v.n_states for v in above)
+            for index, row in rows.items():
+                if len(index) != len(sizes) or any(k >= n for k, n in zip(index, sizes, strict=True)):
+                    raise self.fail(
+                        f"the row {index} of {cut(name)} names no states of its parents; expected below {sizes}",
+                        line_of(index),
+                    )
+                if len(row.values) != child.n_states:
+                    raise self.fail(_entries(name, len(row.values), child.n_states), line_of(index))
+            if default is not None:
+                if len(default.values) != child.n_states:
+                    raise self.fail(_entries(name, len(default.values), child.n_states), line)
+                self._count((math.prod(sizes) - len(rows)) * child.n_states, line)
+            found: list[Numbers] = []
+            for index in itertools.product(*map(range, sizes)):
+                row = rows.get(index, default)
+                if row is None:
+                    raise self.fail(
+                        f"{cut(name)} has {len(rows)} rows; expected {math.prod(sizes)}, or a default: "
+                        f"none is for ({_labels(above, index)})",
+                        line,
+                    )
+                found.append(row)
+            return [(tuple(parents), name, Numbers.stacked(found).reshape(*sizes, child.n_states))]
+
+        self._node(name, parents, line, pieces, line_of)
 
     def uniform(self, name: str, parents: Sequence[str], line: int | None) -> None:
         """Give a variable equal probabilities in every row."""
@@ -180,20 +224,25 @@ class Declared:
                 line,
             )
 
-    def _node(
-        self,
-        name: str,
-        parents: Sequence[str],
-        line: int | None,
-        pieces: Callable[[Categorical, list[Categorical]], Pieces],
-    ) -> None:
+    def check_head(self, name: str, parents: Sequence[str], line: int | None) -> None:
+        """Raise ParseError for a second table of a variable, a variable named twice, or too many parents."""
         if name in self._nodes:
             raise self.fail(f"variable {cut(name)} has two tables; expected one", line)
         if len(set(parents)) < len(parents) or name in parents:
             raise self.fail(f"the table of {cut(name)} names a variable twice; expected once", line)
         if len(parents) >= MAX_SCOPE:
             raise self.fail(f"{cut(name)} has {len(parents)} parents; expected at most {MAX_SCOPE - 1}", line)
-        self._nodes[name] = _Node(tuple(parents), line, pieces)
+
+    def _node(
+        self,
+        name: str,
+        parents: Sequence[str],
+        line: int | None,
+        pieces: Callable[[Categorical, list[Categorical]], Pieces],
+        line_of: LineOf | None = None,
+    ) -> None:
+        self.check_head(name, parents, line)
+        self._nodes[name] = _Node(tuple(parents), line, pieces, line_of or (lambda _: line))
 
     def network(self) -> BayesianNetwork:
         """Return the network; warn once when rows add to 1 within 1e-3 but not within 1e-6: they are rescaled.
@@ -217,15 +266,15 @@ class Declared:
         domain = Domain([*self.variables.values(), *added])
         normalise = RowNormaliser(str(self.path))
         cpts: list[Factor] = []
-        for parents, name, numbers, line in found:
+        for parents, name, numbers, node in found:
             scope = [domain.index(v) for v in (*parents, name)]
             factor, wrong = normalise(numbers.factor(scope))
             if wrong is not None:
-                total = abs(float(row_totals(factor)[wrong]))
+                given, total = [domain.variables[v] for v in scope], abs(float(row_totals(factor)[wrong]))
                 raise self.fail(
-                    f"the distribution of {cut(name)} given ({_labels(domain, scope, wrong)}) adds to "
+                    f"the distribution of {cut(name)} given ({_labels(given, wrong)}) adds to "
                     f"{total:.10g}; expected 1 within 0.001, or a row of zeros",
-                    line,
+                    node.line_of(wrong),
                 )
             cpts.append(factor)
         normalise.warn()
@@ -234,7 +283,7 @@ class Declared:
         except ModelError as error:
             raise self.fail(str(error)) from None
 
-    def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, int | None]]:
+    def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, _Node]]:
         node = self._nodes.get(name)
         if node is None:
             raise self.fail(f"variable {cut(name)} has no table; each variable needs one", self._lines[name])
@@ -244,7 +293,7 @@ class Declared:
             raise
         except ModelError as error:
             raise self.fail(str(error), node.line) from None
-        return [(*piece, node.line) for piece in made]
+        return [(*piece, node) for piece in made]
 
 
 def _weakest_last(piece: Piece, name: str) -> tuple[tuple[str, ...], str, Numbers]:
@@ -261,9 +310,10 @@ def _product(child: Categorical, above: Sequence[Categorical]) -> str:
     return f"{total:,}" if len(sizes) == 1 else f"{' x '.join(map(str, sizes))} = {total:,}"
 
 
-def _labels(domain: Domain, scope: Sequence[int], states: Sequence[int]) -> str:
-    shown: list[str] = []
-    for v, s in zip(scope, states, strict=False):
-        variable = domain.variables[v]
-        shown.append(f"{variable.name}={variable.states[s]}" if isinstance(variable, Categorical) else "")
-    return ", ".join(shown)
+def _entries(name: str, count: int, wanted: int) -> str:
+    return f"a row of {cut(name)} has {count} entries here; expected {wanted}"
+
+
+def _labels(given: Sequence[Variable], states: Sequence[int]) -> str:
+    pairs = zip(given, states, strict=False)
+    return ", ".join(f"{v.name}={v.states[s]}" for v, s in pairs if isinstance(v, Categorical))

@@ -11,13 +11,10 @@ Rows number the states of the parents; names, positions and costs are ignored.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 
-import numpy as np
-
 from certimap.io.braces import SLASHES, BraceBlock, BraceEntry, Braces, quoted, words_of
-from certimap.io.declared import MAX_EXPANDED, Declared
+from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.identifiers import written_names
 from certimap.io.numbers import Numbers, written
@@ -79,49 +76,24 @@ class _Reader:
                 f"the table of {cut(own.strip())} is of {len(names)} variables; expected one", block.at
             )
         name, line = names[0], self.source.line(block.at)
-        known = self.declared.variables
-        if any(word not in known for word in (name, *parents)) or not block.statements:
-            # Declared.network reports unknown parents.
-            return self.declared.table(name, parents, Numbers(np.zeros(0)), line)
-        sizes = [known[p].n_states for p in parents]
         if not parents and len(block.statements) == 1 and ":" not in block.statements[0].value:
             return self.declared.table(name, parents, self.source.numbers(block.statements[0], cut(name)), line)
-        numbers = self.rows(block, name, sizes, known[name].n_states)
-        return self.declared.table(name, parents, numbers, line)
-
-    def rows(self, block: BraceBlock, name: str, sizes: list[int], size: int) -> Numbers:
-        """Return the rows of a table; the default fills absent rows."""
         rows: dict[tuple[int, ...], Numbers] = {}
+        places: dict[tuple[int, ...], int] = {}
         default: Numbers | None = None
         for entry in block.statements:
             index, numbers = self.row(entry, name)
-            if len(numbers.values) != size:
-                raise self.source.fail(
-                    f"a row of {cut(name)} has {len(numbers.values)} entries; expected {size}", entry.at
-                )
             if index is None:
                 default = numbers
-            elif (
-                len(index) != len(sizes) or any(k >= n for k, n in zip(index, sizes, strict=True)) or index in rows
-            ):
-                raise self.source.fail(
-                    f"the row {index} of {cut(name)} is doubled, or names no states of its parents; expected "
-                    f"numbers below {tuple(sizes)}",
-                    entry.at,
-                )
+            elif index in rows:
+                raise self.source.fail(f"the row {index} of {cut(name)} is doubled; expected once", entry.at)
             else:
-                rows[index] = numbers
-        if default is not None and math.prod(sizes) * size > MAX_EXPANDED:
-            raise self.source.fail(
-                f"the default row of {cut(name)} stands for more than {MAX_EXPANDED:,} entries", block.at
-            )
-        if default is None and len(rows) < math.prod(sizes):
-            raise self.source.fail(
-                f"the table of {cut(name)} has {len(rows)} rows; expected {math.prod(sizes)}, or a default",
-                block.at,
-            )
-        found = [rows.get(index, default) for index in itertools.product(*(range(k) for k in sizes))]
-        return Numbers.stacked([row for row in found if row is not None]).reshape(-1)
+                rows[index], places[index] = numbers, entry.at
+
+        def line_of(index: tuple[int, ...]) -> int:
+            return self.source.line(places.get(index, block.at))
+
+        return self.declared.rows(name, parents, rows, default, line, line_of)
 
     def row(self, entry: BraceEntry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
         """Read one row: the numbers of the parents' states (None for the default), and its entries."""

@@ -147,7 +147,7 @@ def test_comments_keep_the_lines_of_errors(read):
 @pytest.mark.parametrize(
     ("old", "new", "line", "part"),
     [
-        ("  (lo) .9, .1;\n", "", 12, "(lo)"),
+        ("  (lo) .9, .1;\n", "", 12, "(A=lo)"),
         ("(lo) .9, .1;", "(hi) .9, .1;", 14, "twice"),
         ("(lo) .9, .1;", "(lo) .9, .05, .05;", 14, "3 entries"),
         ("table .3, .7;", "table .3, .3, .4;", 10, "3 entries"),
@@ -158,12 +158,12 @@ def test_comments_keep_the_lines_of_errors(read):
         ("(lo) .9, .1;", "(lo) .9, .1", 14, "row"),
         ("(lo) .9, .1;", "(lo, hi) .9, .1;", 14, "2 labels"),
         ("(lo) .9, .1;", "(lo) .9, .09;", 14, "0.99"),
-        ("table .3, .7;", "table .3, .7; default .3, .7;", 9, "one or the other"),
+        ("table .3, .7;", "table .3, .7; default .3, .7;", 10, "one or the other"),
         ("variable B", "variable A", 6, "declared twice"),
         ("{ y, n }", "{ y, y }", 6, "doubled state"),
         ("[ 2 ] { y, n }", "[ 3 ] { y, n }", 7, "2 states"),
         ("type discrete [ 2 ] { y, n };", "", 6, "no type"),
-        ("probability ( B | A )", "probability ( A | B )", 12, "two probability blocks"),
+        ("probability ( B | A )", "probability ( A | B )", 12, "two tables"),
         ("probability ( B | A )", "probability ( B | C )", 12, "'C'"),
         ("probability ( B | A )", "probability ( B | B )", 12, "twice"),
         ("probability ( B | A )", "potential ( B | A )", 12, "begins no block"),
@@ -176,7 +176,7 @@ def test_errors_name_the_line(read, old, new, line, part):
 
 
 def test_a_missing_block_and_an_unclosed_one(read):
-    with pytest.raises(ParseError, match="'B' has no probability block"):
+    with pytest.raises(ParseError, match="'B' has no table"):
         read(PAIR[: PAIR.index("probability ( B")])
     refused(read, PAIR.rstrip()[:-1], 12, "closing")
     with pytest.raises(ParseError, match="no variable"):

@@ -324,13 +324,11 @@ def solve_caps(
     high: Floats,
     pool: Pool,
     trace: Trace,
-    counters: Ints,
-) -> int:
+) -> tuple[int, Number]:
     """Find the caps of `table.targets` from row `start` on, until `work_limit` edges were visited.
 
     Skips solved rows. Returns the row to continue with, which is also the row of a search that did not fit into a
-    nonempty trace; `counters` gains (edges visited, passes). Writes `caps`, `values`, `best` and `solved` of the
-    table, and the trace.
+    nonempty trace, and the edges visited. Writes the table's `caps`, `values`, `best` and `solved`, and the trace.
     """
     space = new_space(plan)
     work, done = 0, start
@@ -361,10 +359,8 @@ def solve_caps(
         table.caps[top] = min(table.caps[top], bound + rounding)
         table.solved[row] = bound <= value + log_factor + rounding
         work += size * passes
-        counters[1] += passes
         done = row + 1
-    counters[0] += work
-    return done
+    return done, work
 
 
 @jit()

@@ -209,24 +209,14 @@ def climb(
 
 
 @jit()
-def climb_rows(
-    plan: ProbeArrays,
-    table: CapTable,
-    low: Floats,
-    high: Floats,
-    n_starts: int,
-    pool: Pool,
-    points: Floats,
-    log_probs: Floats,
-) -> None:
-    """Climb from every row of `points` (states as floats), in place; fill in the log values reached."""
+def climb_rows(plan: ProbeArrays, table: CapTable, low: Floats, high: Floats, pool: Pool, points: Floats) -> None:
+    """Climb from every row of `points` (states as floats), in place."""
     nodes = np.arange(len(plan.is_sum))
     variables = np.arange(len(plan.n_states))
     space = new_space(plan)
     for row in range(len(points)):
         for v in variables:
             pool.point[v] = points[row, v]
-        value, _ = climb(plan, nodes, len(nodes), variables, low, high, table, n_starts, np.inf, pool, space)
-        log_probs[row] = value
+        climb(plan, nodes, len(nodes), variables, low, high, table, 0, np.inf, pool, space)
         for v in variables:
             points[row, v] = pool.point[v]

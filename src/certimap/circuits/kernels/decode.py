@@ -270,8 +270,8 @@ def _score_sum(node: int, start: int, width: int, nodes: ProbeArrays, kept: Walk
 
 
 @jit()
-def evaluate_wanted(node: int, width: int, nodes: ProbeArrays, scratch: DecodeScratch) -> int:
-    """Fill the wanted rows of `pair_log`, ln of children at the first `width` points; return the edges visited."""
+def evaluate_wanted(node: int, width: int, nodes: ProbeArrays, scratch: DecodeScratch) -> None:
+    """Fill the wanted rows of `pair_log`, ln of children at the first `width` points."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
     count = _list_below(first, n_children, nodes, scratch)
@@ -281,20 +281,15 @@ def evaluate_wanted(node: int, width: int, nodes: ProbeArrays, scratch: DecodeSc
             row = scratch.slot[nodes.children[first + j]]
             for b in range(width):
                 scratch.pair_log[j, b] = scratch.values[row, b]
-    work = 0
     for place in range(count):
-        listed = scratch.order[place]
-        scratch.slot[listed] = -1
-        edges = nodes.child_ptr[listed + 1] - nodes.child_ptr[listed]
-        work += width * int(edges + nodes.leaf_ptr[listed + 1] - nodes.leaf_ptr[listed])
-    return work
+        scratch.slot[scratch.order[place]] = -1
 
 
 @jit()
 def _evaluate_candidates(
     node: int, start: int, width: int, nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch
-) -> int:
-    """Fill `pair_log[j, b]`: ln of child j at the candidate of child start + b; return the edges visited."""
+) -> None:
+    """Fill `pair_log[j, b]`: ln of child j at the candidate of child start + b."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
     scratch.wanted[:] = False
@@ -308,19 +303,18 @@ def _evaluate_candidates(
             if math.isnan(value):
                 scratch.wanted[j] = True
                 unknown = True
-    work = width * n_children
-    return work + evaluate_wanted(node, width, nodes, scratch) if unknown else work
+    if unknown:
+        evaluate_wanted(node, width, nodes, scratch)
 
 
 @jit()
-def argmax_upward(nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch) -> int:
+def argmax_upward(nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch) -> None:
     """Let every sum pick, among its children's assignments, the one at which its own value is largest.
 
     The candidates of all sums of a group are evaluated together, unless `_aligned_value` already knows the
     value. A circuit with a fixed tree of regions costs one visit per edge and candidate; a tree costs its
-    depth times its edges times the children of a sum. Returns the edges visited.
+    depth times its edges times the children of a sum.
     """
-    work = 0
     for node in range(len(nodes.is_sum)):
         if not nodes.is_sum[node]:
             _keep_product(node, nodes, kept)
@@ -330,7 +324,7 @@ def argmax_upward(nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch) 
         n_children = nodes.child_ptr[node + 1] - nodes.child_ptr[node]
         for start in range(0, n_children, BLOCK):
             width = min(BLOCK, n_children - start)
-            work += _evaluate_candidates(node, start, width, nodes, kept, scratch)
+            _evaluate_candidates(node, start, width, nodes, kept, scratch)
             member = node
             while member >= 0:
                 _score_sum(member, start, width, nodes, kept, scratch.pair_log)
@@ -339,7 +333,6 @@ def argmax_upward(nodes: ProbeArrays, kept: WalkArrays, scratch: DecodeScratch) 
         while member >= 0:
             _keep_best_edge(member, nodes, kept)
             member = kept.next_in_group[member]
-    return work
 
 
 @jit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
+from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
 from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
 from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, NARROW_BITS, STEPS, SUMS, UNIT_BITS
 from certimap.kernels.jit import jit
@@ -135,16 +135,10 @@ def most_roundings(plan: PlanArrays) -> float:
 
 
 @jit()
-def count_roundings(
-    is_sum: Flags,
-    child_ptr: Ints,
-    children: Ints32,
-    leaf_ptr: Ints,
-    leaf_var: Ints32,
-    n_states: Ints,
-    in_logs: Flags,
-) -> Floats:
+def count_roundings(plan: ProbeArrays) -> Floats:
     """Count the roundings behind a box search's logs: the five numbers of `rounding.py`."""
+    is_sum, child_ptr, children, in_logs = plan.is_sum, plan.child_ptr, plan.children, plan.in_logs
+    leaf_ptr, leaf_var, n_states = plan.leaf_ptr, plan.leaf_var, plan.n_states
     n_nodes = is_sum.shape[0]
     at = np.zeros((n_nodes, 4))
     for node in range(n_nodes):
