@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap import plots
 from certimap.errors import MissingDependency
+from certimap_lab.bench import drawn
 from certimap_lab.bench.comparison import comparison_tables
 from certimap_lab.bench.figures import (
     certified_seconds,
@@ -181,7 +182,7 @@ def draw_warm_start(table: Table) -> Figure:
     rows = [row for row in table.rows if row[0] != "all"]
     names = [str(row[0]) for row in rows]
     figure, (ax,) = plots.new_figure(width=8.0)
-    plots.plot_warm_start(names, [_value(r[2]) or 0.0 for r in rows], [_value(r[3]) for r in rows], ax)
+    drawn.plot_warm_start(names, [_value(r[2]) or 0.0 for r in rows], [_value(r[3]) for r in rows], ax)
     return figure
 
 
@@ -197,7 +198,7 @@ def _gap_pictures(records: Sequence[Record]) -> list[Picture]:
 
 def _draw_gaps(series: dict[str, list[tuple[float, float]]]) -> Figure:
     figure, (ax,) = plots.new_figure()
-    plots.plot_gaps(series, ax)
+    drawn.plot_gaps(series, ax)
     return figure
 
 
@@ -216,14 +217,14 @@ def _draw_pareto(records: dict[str, Record]) -> Figure:
 
 def _draw_certified(seconds: dict[str, list[float]], n_trials: dict[str, int]) -> Figure:
     figure, (ax,) = plots.new_figure()
-    plots.plot_certified_over_time(seconds, n_trials, ax)
+    drawn.plot_certified_over_time(seconds, n_trials, ax)
     return figure
 
 
 def draw_schematic() -> Figure:
     """Draw the schematic run."""
     figure, axes = plots.new_figure(2, width=9.0, height=3.6)
-    plots.plot_schematic(illustration(), axes)
+    drawn.plot_schematic(illustration(), axes)
     return figure
 
 

@@ -7,18 +7,14 @@ if None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(p
 from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density
 from certimap.plots.figure import new_figure
 from certimap.plots.results import (
-    plot_certified_over_time,
     plot_circuit,
-    plot_gaps,
     plot_history,
     plot_moments,
     plot_network,
     plot_pareto,
     plot_region_tree,
     plot_regret,
-    plot_schematic,
     plot_top,
-    plot_warm_start,
 )
 from certimap.plots.series import (
     bound_series,
@@ -42,19 +38,15 @@ __all__ = [
     "new_figure",
     "open_cells",
     "pareto_series",
-    "plot_certified_over_time",
     "plot_circuit",
     "plot_density",
-    "plot_gaps",
     "plot_history",
     "plot_moments",
     "plot_network",
     "plot_pareto",
     "plot_region_tree",
     "plot_regret",
-    "plot_schematic",
     "plot_top",
-    "plot_warm_start",
     "ranking",
     "region_series",
     "regret_series",
