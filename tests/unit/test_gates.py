@@ -32,8 +32,8 @@ BY_NAME = {
     "core/probing.py": 1,  # a method that probers need not have
     "solvers/box_search/optimistic.py": 1,  # own fields
     "certimap_lab/hostile/edges.py": 2,  # fields of results
-    "kernels/background.py": 3,  # kernels by name, and what the operating system has
-    "kernels/plain.py": 4,  # compiled functions among the globals of kernels
+    "kernels/background.py": 5,  # kernels by name, the interpreter, and what the operating system has
+    "kernels/plain.py": 5,  # compiled functions among the globals of kernels, and what the operating system has
     "kernels/tier.py": 1,  # what the operating system has
     "kernels/cache.py": 2,  # what the operating system has
     "kernels/parallel.py": 1,  # what the operating system has
