@@ -211,9 +211,10 @@ class Rows:
                 self.low_high = np.stack([boxes.low, boxes.high])
 
     def part(self, start: int, stop: int) -> Rows:
-        """Return consecutive rows."""
+        """Return consecutive rows; their points are read-only, so that kernels are compiled once."""
         out = Rows(None, None)
         out.points, out.mask = self.points[start:stop], self.mask[start:stop]
+        out.points.flags.writeable = False
         out.low_high = np.ascontiguousarray(self.low_high[:, start:stop])
         out.n = stop - start
         return out

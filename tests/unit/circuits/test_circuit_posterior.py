@@ -14,7 +14,7 @@ from frontier_twin import leaves_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certimap.circuits import properties
+from certimap.circuits import evaluator, properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.evaluation import probe_arrays
 from certimap.circuits.posterior import CircuitPosterior
@@ -466,3 +466,22 @@ def test_a_plan_is_laid_out_once_and_not_sent_or_kept_with_it() -> None:
     del plan
     gc.collect()
     assert gone() is None
+
+
+def test_kernels_get_points_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they are compiled twice: for lists of points that nobody may change, and for others."""
+    flags: list[bool] = []
+    evaluate = evaluator.evaluate
+
+    def seen(*given: np.ndarray) -> None:
+        flags.append(given[2].flags.writeable)
+        evaluate(*given)
+
+    monkeypatch.setattr(evaluator, "evaluate", seen)
+    posterior = CircuitPosterior.from_circuit(*random_case(0))
+    points = np.zeros((1, len(posterior.domain)), np.int16)
+    posterior.log_prob(points)
+    assert points.flags.writeable
+    points.flags.writeable = False
+    posterior.log_prob(points)
+    assert flags == [False, False]
