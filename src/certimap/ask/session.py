@@ -132,6 +132,7 @@ class Session:
 
     def solved(self, query: Query | None, control: Control, seed: int, progress: Progress = None) -> MapResult:
         """Answer a checked query; `finished` adds the origin and the proof."""
+        control.found = {}
         posterior, cut, status = self.conditioned(query, control)
         if posterior is not None:
             try:
@@ -164,8 +165,10 @@ class Session:
                     deadline, control.interrupted = time.perf_counter(), False
                     cut, status = "the user interrupted conditioning", Status.INTERRUPTED
             except MemoryError:
-                cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+                cut, status, control.found = "memory ran out in conditioning", Status.MEMORY_LIMIT, None
         control.deadline = deadline
+        if posterior is not None:
+            control.found = None
         return posterior, cut, status
 
     def run(self, posterior: Posterior, control: Control, seed: int, progress: Progress = None) -> MapResult:
@@ -181,6 +184,7 @@ class Session:
             control.deadline = max(control.deadline, time.perf_counter() + GRACE)
         try:
             posterior, request = self.quick_posterior(query, control), self.request.in_a_hurry()
+            control.found = None
             result = run(posterior, request, control=control, seed=seed, progress=progress)
         except (ModelError, TimeUp, MemoryError) as problem:
             raise TooLarge(

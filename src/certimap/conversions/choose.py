@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from certimap.conversions.complete import complete_posterior
-from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, rows_of
+from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, case_of, rows_of
 from certimap.core.control import BYTES_PER_ENTRY, Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Guesses, Masses, Posterior, Probes, Regions, offers
@@ -160,7 +160,7 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     """
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
-    case = Case(model, query, limits or Limits())
+    case = case_of(model, query, limits or Limits())
     for wanted in ANYTIME:
         for row in rows_of(model):
             is_slow = Masses in row.offers and Guesses not in wanted  # it sums over everything before any answer
@@ -177,7 +177,7 @@ def plan(
 
     The sizes of a structured circuit's tree require conditioning, which this then does.
     """
-    case = Case(model, query, limits or Limits())
+    case = case_of(model, query, limits or Limits())
     rows = rows_of(model)
     if not rows:
         raise ModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from certimap.conversions.from_networks import (
@@ -16,7 +16,7 @@ from certimap.conversions.from_networks import (
     tree_size,
 )
 from certimap.conversions.rows import Case, Estimate
-from certimap.core.control import shown_bytes
+from certimap.core.control import TimeUp, shown_bytes
 from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
@@ -33,7 +33,7 @@ from certimap.networks.posterior import (
     NetworkPosterior,
     TwoSidedNetworkPosterior,
 )
-from certimap.networks.problem import Prepared, prepared_of
+from certimap.networks.problem import Prepared, prepared_of, problem_of
 from certimap.networks.simplify import sum_out
 from certimap.networks.streamed_posterior import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
@@ -46,11 +46,15 @@ QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a 
 FREE_SUM = 2.0**18  # limit on table entries for computing p(e) with a query for a maximum
 
 
+def _prepared(case: Case[Network]) -> Prepared:
+    return case.shared("prepared", lambda: prepared_of(reduced_of(case)))
+
+
 def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
     """Return the query's problem, which also maximises functions of the query, and these functions."""
 
     def make() -> tuple[Prepared, list[Function]]:
-        prepared = prepared_of(reduced_of(case))
+        prepared = _prepared(case)
         functions = functions_of(prepared.problem)
         return replace(prepared, problem=maximised(prepared.problem, functions)), functions
 
@@ -101,28 +105,36 @@ def elimination(case: Case[Network]) -> Posterior:
 
 
 def relaxed_size(case: Case[Network]) -> Estimate:
-    work = relaxed(case).point_work
+    try:
+        work = relaxed(case).point_work
+    except TimeUp:
+        return Estimate("no time for an order that sums nuisance variables out", math.inf, fits=False)
     text = f"{work:.3g} table entries per point, where nuisance is summed out"
     seconds = POINT_SHARE * case.limits.control.seconds_left
     return Estimate(text, work, work <= min(MAX_POINT_WORK, seconds / SECONDS_PER_POINT_ENTRY))
 
 
 def relaxed(case: Case[Network]) -> NetworkPosterior:
-    return case.shared("relaxed", lambda: _posterior_of(case, NetworkPosterior))
-
-
-def _posterior_of(case: Case[Network], kind: type[NetworkPosterior]) -> NetworkPosterior:
     limits = case.limits
-    return kind.of_network(
-        case.model, case.query, workers=limits.workers or default_workers(), control=limits.control
-    )
+    workers, control = limits.workers or default_workers(), limits.control
+
+    def make() -> NetworkPosterior:
+        try:
+            prepared = _prepared(case)
+        except TimeUp:  # no answer without it
+            prepared = problem_of(case.model, case.query)
+        return NetworkPosterior.of_network(
+            case.model, case.query, workers=workers, control=control, prepared=prepared
+        )
+
+    return case.shared("relaxed", make)
 
 
 def _streamed(case: Case[Network]) -> tuple[Prepared, EliminationPlan]:
     """Return the query's problem, and a good order for summing all variables, queried or not."""
 
     def make() -> tuple[Prepared, EliminationPlan]:
-        prepared = prepared_of(reduced_of(case))
+        prepared = _prepared(case)
         return prepared, plan(replace(prepared.problem, query=frozenset()), control=case.limits.control)
 
     return case.shared("streamed", make)
@@ -149,7 +161,7 @@ def streamed(case: Case[Network]) -> Posterior:
 
 def as_network(case: Case[Network], log_total: float, log_slack: float) -> NetworkPosterior:
     """Return a tree's posterior as tables of its network, with the tree's ln p(e) and its error."""
-    prepared, limits = prepared_of(reduced_of(case)), case.limits
+    prepared, limits = _prepared(case), case.limits
     prepared = replace(prepared, problem=relative_to(prepared.problem, Total(log_total, log_slack)))
     return NetworkPosterior(
         case.query.query_domain,
@@ -167,7 +179,8 @@ def two_sided_size(case: Case[Network]) -> Estimate:
 
 
 def two_sided(case: Case[Network]) -> Posterior:
-    return _posterior_of(case, TwoSidedNetworkPosterior)
+    known = relaxed(case)
+    return TwoSidedNetworkPosterior(**{f.name: getattr(known, f.name) for f in fields(known)})
 
 
 def _summed(case: Case[Network]) -> Prepared:

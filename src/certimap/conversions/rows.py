@@ -59,6 +59,12 @@ class Case(Generic[M]):
         return self._known[name]
 
 
+def case_of(model: M, query: Query, limits: Limits) -> Case[M]:
+    """Return a case that takes up what an earlier one of the same run has found."""
+    found = limits.control.found
+    return Case(model, query, limits, {} if found is None else found.setdefault((id(model), query.key), {}))
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The cost of a representation, estimated before it is built.

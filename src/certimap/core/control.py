@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from certimap.errors import CertimapError, TooLarge
 
@@ -42,6 +43,8 @@ class Control:
     busy: bool = False  # whether bookkeeping that an interrupt must not break is under way
     time_limit: float | None = None  # seconds from `started` on that were allowed first
     started: float = field(default_factory=time.perf_counter)
+    # what conditioning has found, by model and query, for a second attempt; None where there is none
+    found: dict[Hashable, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def starting_now(

@@ -183,6 +183,7 @@ DEAR = 1e5  # entries per point above which a point's neighbours are evaluated t
 WORK_PER_LOOK = 32.0  # of entries of a sum: what a look at some entries of a table takes
 VERY_DEAR = 1e7  # entries per point above which values are cached
 MANY_NEIGHBOURS = 256
+MANY_TABLES = 4096  # per point: above it they are looked at all at once
 WORK_BETWEEN_LOOKS = 2e8  # entries for changes of a point between two checks of the clock
 
 
@@ -258,10 +259,11 @@ class PointEvaluator:
         self._known: dict[bytes, float] = {}  # values of points, where they are very dear
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
+        self.joined = Joined(self.plain)
         known = ordered_parts(problem) if parts is None else parts
         self.sums = [_conditional_sum(part, self.column) for part in known]
         terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
-        reach = abs(problem.constant) + sum(Joined(self.plain).largest.tolist())
+        reach = abs(problem.constant) + sum(self.joined.largest.tolist())
         reach += sum(s.reach for s in self.sums)
         # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
         # up to `reach`, and rounding errors of the addition are compensated.
@@ -288,8 +290,11 @@ class PointEvaluator:
     def _values(self, points: Ints) -> Floats:
         total = np.full(len(points), float(self.problem.constant))
         lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
-        for table in self.plain:
-            total = add_to(total, entries_at(table, points, self.column), lost)
+        if len(self.plain) > MANY_TABLES * len(points):
+            total = np.array([self._plain_value(point) for point in points])
+        else:
+            for table in self.plain:
+                total = add_to(total, entries_at(table, points, self.column), lost)
         possible = np.flatnonzero(total > -np.inf)
         for part in self.sums:
             if len(possible):
@@ -297,6 +302,12 @@ class PointEvaluator:
                 total[possible] = add_to(total[possible], self._distinct(part, points[possible]), rounded)
                 lost[possible] = rounded
         return total + lost
+
+    def _plain_value(self, point: Ints) -> float:
+        """Return the constant and the tables without nuisance variables at one point, rounded once."""
+        states = np.zeros(max(self.column, default=-1) + 1, np.int64)
+        states[list(self.column)] = point[list(self.column.values())]
+        return math.fsum([float(self.problem.constant), *self.joined.entries_at(states).tolist()])
 
     def _distinct(self, part: ConditionalSum, points: Ints) -> Floats:
         """Evaluate a sum once per distinct state of the variables in its scope."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,6 +45,7 @@ from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.rows import EXACT
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 from certimap.networks.support import likely_states, supported_states
+from certimap.networks.width import looks_too_wide
 
 Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
@@ -93,13 +94,21 @@ class NetworkPosterior:
 
     @classmethod
     def of_network(
-        cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None
+        cls,
+        network: Network,
+        query: Query,
+        *,
+        workers: int | None = None,
+        control: Control | None = None,
+        prepared: Prepared | None = None,
     ) -> NetworkPosterior:
         """Condition a network on a query; p(e) is computed where its tables are small and there is time.
 
+        `prepared`: what conditioning left of the network, if already known.
+
         Raises ImpossibleEvidence when the evidence is seen to have probability 0.
         """
-        prepared = problem_of(network, query)
+        prepared = prepared or problem_of(network, query)
         problem = prepared.problem
         total = None
         with suppress(TimeUp):  # then p(e) is not known
@@ -127,16 +136,23 @@ class NetworkPosterior:
         return QueryStates.of(self.domain, self.prepared)
 
     @cached_property
+    def _parts_in_time(self) -> list[NuisancePart]:
+        return ordered_parts(self.problem, self.control)
+
+    @cached_property
     def _parts(self) -> list[NuisancePart]:
         try:
-            return ordered_parts(self.problem, self.control)
+            return self._parts_in_time
         except TimeUp:  # no answer has a value without an order: it is found all the same
             return ordered_parts(self.problem)
 
     @property
     def point_work(self) -> float:
-        """Joint states of all cliques when a point is evaluated, before any table is built."""
-        return work_of(self.problem, self._parts)
+        """Joint states of all cliques when a point is evaluated, before any table is built.
+
+        Raises TimeUp when the time is up before an order is found.
+        """
+        return work_of(self.problem, self._parts_in_time)
 
     @cached_property
     def evaluator(self) -> PointEvaluator:
@@ -405,6 +421,8 @@ def _evidence(network: Network, query: Query, problem: Problem, control: Control
     """Return ln p(e) if it is known beforehand or cheap to sum."""
     if isinstance(network, BayesianNetwork) and not query.log_weights.any() and network.log_total_slack < EXACT:
         return Total(0.0, network.log_total_slack)
+    if looks_too_wide([t.scope for t in problem.tables], problem.sizes):
+        return None
     most = min(KNOWN_WORK, TIME_SHARE * control.seconds_left / SECONDS_PER_ENTRY)
     return log_evidence(problem, most_entries=most, control=control)
 
@@ -443,7 +461,16 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
     @cached_property
     def evaluator(self) -> PointEvaluator:
         """The evaluator of lower bounds of points."""
-        return PointEvaluator(part_of(self.problem, self.control), self.prepared.query, self.workers)
+        part = part_of(self.problem, self._likely if self.problem.nuisance else {}, self.control)
+        return PointEvaluator(part, self.prepared.query, self.workers)
+
+    @cached_property
+    def _likely(self) -> dict[int, int]:
+        return supported_states(self.problem, _late(self.control)) or dict.fromkeys(self.problem.sizes, 0)
+
+    def possible_point(self) -> Points:
+        """Return the states at which the part was fixed, of queried variables; shape (1, n)."""
+        return self.point(self._likely)
 
     def log_prob(self, points: Points) -> Floats:
         """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower bound."""
@@ -484,18 +511,23 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
         return tree.bound(mask, tightened.scratch)
 
 
-def part_of(problem: Problem, control: Control | None = None) -> Problem:
+def _late(control: Control | None) -> Callable[[], bool]:
+    """Return whether the control asks to stop, which does not count before `PART_SECONDS` from now."""
+    least = Control.starting_now(PART_SECONDS)
+    return lambda: least.is_late and control is not None and control.should_stop
+
+
+def part_of(problem: Problem, likely: Mapping[int, int], control: Control | None = None) -> Problem:
     """Fix nuisance variables at likely states, those in most tables first, until summing the others is cheap.
 
-    No value of the part exceeds the problem's. Cost: one climb over all variables of at most 2^22 entries. When
-    the control's time is up, the climb ends and more variables are fixed than needed.
+    No value of the part exceeds the problem's. `likely`: states of all variables, where a climb begins. Cost: the
+    climb over all variables of at most 2^22 entries. When the control's time is up, the climb ends and more
+    variables are fixed than needed.
     """
-    least = Control.starting_now(PART_SECONDS)
-
-    def late() -> bool:
-        return least.is_late and control is not None and control.should_stop
-
-    state = climbed(problem, supported_states(problem, late) or {}, PART_CLIMB_WORK, late)
+    if not problem.nuisance:
+        return problem
+    late = _late(control)
+    state = climbed(problem, likely, PART_CLIMB_WORK, late)
     waiting = by_degree(problem, problem.nuisance)
 
     def fixed(n: int) -> Problem:

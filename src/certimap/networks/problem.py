@@ -328,6 +328,8 @@ def components(problem: Problem) -> list[Problem]:
 
 def joined_groups(problem: Problem, among: Collection[int]) -> list[tuple[list[int], list[Table]]]:
     """Return groups of variables that tables connect directly or by others in `among`, with their tables."""
+    if not among:
+        return []
     parent = {v: v for v in among}
 
     def root(v: int) -> int:

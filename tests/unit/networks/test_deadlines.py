@@ -9,9 +9,13 @@ import pytest
 
 from certimap import Domain, Factor, MarkovNetwork
 from certimap.ask.api import map_query
+from certimap.conversions import choose, from_networks
+from certimap.conversions.rows import case_of
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
-from certimap.networks.conditional import log_total, ordered_parts
+from certimap.networks import conditional
+from certimap.networks import problem as problem_module
+from certimap.networks.conditional import PointEvaluator, log_total, ordered_parts
 from certimap.networks.costs import Costs, climb
 from certimap.networks.integers import to_integers
 from certimap.networks.orders import min_fill, plan_elimination
@@ -106,8 +110,8 @@ def test_values_between_two_sides_are_made_quickly_when_the_time_is_up(zeros, mo
     )
     query = make_query(network.domain, network.domain.names[::5])
     problem = problem_of(network, query).problem
-    assert part_of(problem).nuisance  # a sum so small is not cut down
-    assert not part_of(problem, Control(interrupted=True)).nuisance
+    assert part_of(problem, {}).nuisance  # a sum so small is not cut down
+    assert not part_of(problem, {}, Control(interrupted=True)).nuisance
     late = TwoSidedNetworkPosterior.of_network(network, query, control=Control.starting_now(0.0))
     exact = NetworkPosterior.of_network(network, query)
     points = np.array(list(np.ndindex(*[2] * len(query.variables))))
@@ -158,3 +162,41 @@ def test_a_climb_asks_before_each_search_whether_to_stop(most):
     work = climb(costs, costs.dual(), incumbent, np.uint64(1), should_stop)
     assert (work > 0) == (incumbent[0] > HARD) == (most > 0)
     assert len(looks) == min(most + 1, 2)  # one start, then kicks
+
+
+def test_what_conditioning_found_before_it_was_cut_is_taken_up(monkeypatch):
+    calls = []
+
+    def counted(*given, **more):
+        calls.append(given)
+        return reduce_network(*given, **more)
+
+    def cut(model, query, *, wants, limits):
+        from_networks.reduced_of(case_of(model, query, limits))
+        raise TimeUp("planning")
+
+    for module in (from_networks, problem_module):
+        monkeypatch.setattr(module, "reduce_network", counted)
+    monkeypatch.setattr(choose, "plan", cut)
+    model, query = wide_problem()
+    found = map_query(model, query.query_domain.names, time_limit=600, progress=False)
+    assert found.note == "the time was up while planning"
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_thousands_of_tables_are_looked_at_at_once_with_the_same_values(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    domain = Domain.of_sizes(rng.integers(2, 4, 60).tolist())
+    scopes = [tuple(rng.choice(60, int(rng.integers(1, 4)), replace=False).tolist()) for _ in range(200)]
+    factors = [
+        Factor.from_log(scope, np.log(rng.dirichlet(np.ones(2), [domain.n_states[v] for v in scope])[..., 0]))
+        for scope in scopes
+    ]
+    factors[0] = Factor.from_log((0,), [-np.inf, *[0.0] * (int(domain.n_states[0]) - 1)])
+    problem = problem_of(MarkovNetwork(domain, factors), make_query(domain, domain.names)).problem
+    columns = sorted(problem.sizes)
+    points = np.array([rng.integers([problem.sizes[v] for v in columns]) for _ in range(20)])
+    one_by_one = PointEvaluator(problem, columns).log_values(points)
+    monkeypatch.setattr(conditional, "MANY_TABLES", 1)
+    assert PointEvaluator(problem, columns).log_values(points) == pytest.approx(one_by_one, abs=1e-12)
