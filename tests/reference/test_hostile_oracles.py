@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import hostile_twin as twin
 import mpmath
@@ -139,3 +140,6 @@ def test_a_bound_is_judged_by_its_last_digit():
     assert exact.falls_below(-math.inf, value)
     assert exact.falls_below(math.nan, value)
     assert not exact.falls_below(-math.inf, exact.ZERO)
+    with exact.arithmetic():
+        assert not exact.falls_below(0.0, exact.ONE + Decimal("1e-59"))
+        assert exact.falls_below(0.0, exact.ONE + Decimal("1e-40"))

@@ -57,6 +57,9 @@ def log_of(value: Decimal) -> float:
     return float(CONTEXT.ln(value)) if value else -math.inf
 
 
+ROUNDED = Decimal("1e-50")  # share that sums of 60 digits may be off by: thousands of terms add to 1 + 1e-59
+
+
 def falls_below(log_bound: float, value: Decimal) -> bool:
     """Whether a bound, given by its natural log, is smaller than a number, be it by the last digit."""
     if not value:
@@ -64,7 +67,7 @@ def falls_below(log_bound: float, value: Decimal) -> bool:
     log_value = log_of(value)
     if not abs(log_bound - log_value) <= 1e-14 * (1.0 + abs(log_value)):
         return not log_bound >= log_value
-    return exp_of(log_bound) < value
+    return exp_of(log_bound) < value * (ONE - ROUNDED)
 
 
 def is_last_digits(log_bound: float, value: Decimal) -> bool:
