@@ -29,6 +29,9 @@ from certimap.cli.output import print_rows
 from certimap.io.files import write_text
 from certimap.io.formats import suffixes
 
+if TYPE_CHECKING:
+    from certimap.io.text_tables import TextTable
+
 
 def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
     """Print the probability of each state of single variables given the evidence, and ln p(evidence)."""
@@ -202,10 +205,6 @@ def report(
 
     write_text(output, report_page(results))
     print(f"wrote {output}")
-
-
-if TYPE_CHECKING:
-    from certimap.io.text_tables import TextTable
 
 
 class Method(StrEnum):

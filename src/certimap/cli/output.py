@@ -23,7 +23,6 @@ from certimap.io.files import write_text
 if TYPE_CHECKING:
     from certimap.ask.batch import BatchRow
     from certimap.core.domain import Label
-    from certimap.core.result import MapResult
     from certimap.explanations import Explanation
 
 SOME_FAILED = 3
@@ -120,7 +119,8 @@ class AnswerPrinter:
                 write_text(self.output, several if many else f"{self._texts[0]}\n")
         interrupted = interrupted or self.cut is not None
         if self.failed or self.unexplained or interrupted:
-            print(f"certimap: {self._summary(interrupted)}", file=sys.stderr)
+            cut = [] if self.cut is None else [f"the explanation of case {self.cut} was interrupted"]
+            _print_summary("case", "", len(self.rows), self.n_printed, self.failed, [*self.unexplained, *cut])
         return CUT_SHORT if interrupted else SOME_FAILED if self.failed or self.unexplained else 0
 
     def _explained(self, answer: MapResult | FailedQuery) -> Explanation | None:
@@ -170,19 +170,19 @@ class AnswerPrinter:
         columns = json.dumps(answer.history_columns(), allow_nan=False)
         return f'{text[:-2]},\n  "history": {columns}\n}}'  # on one line because it is long
 
-    def _summary(self, interrupted: bool) -> str:
-        """Return the number of answered cases, and a list of the others."""
-        n = len(self.rows)
-        parts = [f"{self.n_printed - len(self.failed)} of {n} cases answered"]
-        if self.failed:
-            shown = ", ".join(self.failed[:8]) + (", ..." if len(self.failed) > 8 else "")
-            parts.append(f"{len(self.failed)} failed (case {shown})")
-        parts += self.unexplained
-        if self.cut is not None:
-            parts.append(f"the explanation of case {self.cut} was interrupted")
-        if interrupted and self.n_printed < n:
-            parts.append(f"interrupted with {n - self.n_printed} to go")
-        return ", ".join(parts)
+
+def _print_summary(
+    kind: str, where: str, n: int, n_reached: int, failed: Sequence[str], more: Sequence[str] = ()
+) -> None:
+    """Print how many of `n` cases or rows have answers, which failed, and how many Ctrl-C left."""
+    parts = [f"{n_reached - len(failed)} of {n} {kind}s answered{where}"]
+    if failed:
+        shown = ", ".join(failed[:8]) + (", ..." if len(failed) > 8 else "")
+        parts.append(f"{len(failed)} failed ({kind} {shown})")
+    parts += more
+    if n_reached < n:
+        parts.append(f"interrupted with {n - n_reached} to go")
+    print(f"certimap: {', '.join(parts)}", file=sys.stderr)
 
 
 def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:
@@ -214,17 +214,10 @@ def write_answers(path: Path, rows: Sequence[BatchRow], answers: Iterable[MapRes
 
     with Progress("rows", len(rows)) as bar:
         found, stopped = collect(bar.counted(answers))
-    interrupted = stopped and len(found) < len(rows)
     write_text(path, _table(rows, found))
     failed = [str(row.label) for row, answer in zip(rows, found, strict=False) if isinstance(answer, FailedQuery)]
-    said = f"{len(found) - len(failed)} of {len(rows)} rows answered in {path}"
-    if failed:
-        shown = ", ".join(failed[:8]) + (", ..." if len(failed) > 8 else "")
-        said += f", {len(failed)} failed (row {shown})"
-    if interrupted:
-        said += f", interrupted with {len(rows) - len(found)} to go"
-    print(f"certimap: {said}", file=sys.stderr)
-    return CUT_SHORT if interrupted else SOME_FAILED if failed else 0
+    _print_summary("row", f" in {path}", len(rows), len(found), failed)
+    return CUT_SHORT if stopped and len(found) < len(rows) else SOME_FAILED if failed else 0
 
 
 def _table(rows: Sequence[BatchRow], found: Sequence[MapResult | FailedQuery]) -> str:

@@ -56,6 +56,12 @@ def _best_limit(case: Case[Circuit]) -> int:
     return min(case.limits.table_allowed, MAX_SPREAD * _conditioned(case).plan.n_edges)
 
 
+def _half(control: Control) -> Control:
+    """Return the control of work that may take half of the time left."""
+    left = control.seconds_left
+    return replace(control, deadline=None if control.deadline is None else control.deadline - 0.5 * left)
+
+
 def _tree_suits(case: Case[Circuit]) -> bool:
     """Whether `auto` may take the tree.
 
@@ -64,11 +70,8 @@ def _tree_suits(case: Case[Circuit]) -> bool:
     """
     if not _size(case).fits or np.any(_conditioned(case).plan.decides >= 0):
         return False
-    half = replace(case.limits.control)
-    if half.deadline is not None:
-        half.deadline -= 0.5 * half.seconds_left
     try:
-        return _tree_of(case, _best_limit(case), half) is not None
+        return _tree_of(case, _best_limit(case), _half(case.limits.control)) is not None
     except TimeUp:
         return False
 
@@ -96,13 +99,10 @@ def _trees_of(case: Case[Circuit]) -> TreeSum | None:
     """Return the conditioned circuit as a sum of trees; None if it is not one, is small, or time is short."""
     if _conditioned(case).plan.n_edges < MIN_MIXTURE:
         return None
-    half = replace(case.limits.control)
-    if half.deadline is not None:
-        half.deadline -= 0.5 * half.seconds_left
 
     def find() -> TreeSum | None:
         try:
-            return trees_of_circuit(_conditioned(case).plan, half)
+            return trees_of_circuit(_conditioned(case).plan, _half(case.limits.control))
         except TimeUp:
             return None
 
@@ -129,13 +129,9 @@ def _guessed(case: Case[Circuit]) -> Posterior:
     return GuessedCircuit.of(case.model, case.query)
 
 
-def _never(case: Case[Circuit]) -> bool:
-    return False
-
-
 ROWS = (
     Row("mixture of trees", Circuit, OF_CIRCUIT | {TreeMixturePosterior}, _trees_size, _trees),
     Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned, is_kept=True),
     Row("tree of the circuit", Circuit, OF_TREE, _tree_size, _tree, _tree_suits, is_kept=True),
-    Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, _never),
+    Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, lambda case: False),
 )

@@ -161,11 +161,6 @@ def _is_maximisation(case: Case[Network]) -> bool:
     return _sums_nothing(case) or not (tree_size(case).fits or _circuit_size(case).fits)
 
 
-def _is_wanted(case: Case[Network]) -> bool:
-    """Whether to choose a representation without a request for its special capabilities."""
-    return False
-
-
 def _later(function: str) -> Callable[[Case[Network]], Any]:
     """Return a function from `from_wide_networks`, a module that queries with small trees never load."""
     return Named(f"certimap.conversions.from_wide_networks:{function}")
@@ -193,6 +188,6 @@ ROWS = (
         OF_RELAXATION | {Draws, Masses, STREAMED},
         _later("streamed_size"),
         _later("streamed"),
-        _is_wanted,
+        lambda case: False,  # chosen only for its special capabilities
     ),
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
-from certimap.conversions.network_to_tree import elimination_order
+from certimap.conversions.network_to_tree import elimination_order, with_all_states
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Limits
 from certimap.core.posterior import Capability
@@ -209,11 +209,7 @@ class _Group:
         )
         for at, v in enumerate(scope):
             if v in partial:
-                shape = list(values.shape)
-                shape[at + 1] = int(self.network.domain.n_states[v])
-                full = np.full(shape, zero)
-                np.moveaxis(full, at + 1, 0)[partial[v]] = np.moveaxis(values, at + 1, 0)
-                values = full
+                values = with_all_states(values, at + 1, partial[v], int(self.network.domain.n_states[v]), zero)
         return scope, values
 
 

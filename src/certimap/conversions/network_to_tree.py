@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.errors import ModelError
@@ -73,12 +74,21 @@ def tree_of_reduced(
 
     `pace` is charged each table's entries before it is built, and may raise TimeUp.
     """
-    factors, sizes = _with_all_states(reduced)
+    factors, sizes = _tables(reduced)
     buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)
     return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers, pace=pace)
 
 
-def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
+def with_all_states(table: Floats, axis: int, states: Ints, size: int, zero: float) -> Floats:
+    """Return a table over some states of a variable as one over all of them, the others with entries `zero`."""
+    shape = list(table.shape)
+    shape[axis] = size
+    full = np.full(shape, zero)
+    np.moveaxis(full, axis, 0)[states] = np.moveaxis(table, axis, 0)
+    return full
+
+
+def _tables(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
     """Return factors with all states of query variables, and the sizes of variables."""
     n_states = reduced.domain.n_states
     out: list[Factor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
@@ -94,10 +104,6 @@ def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
         table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
         for axis, v in enumerate(factor.scope):
             if v in partial:
-                shape = list(table.shape)
-                shape[axis] = sizes[v]
-                full = np.full(shape, zero)
-                np.moveaxis(full, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
-                table = full
+                table = with_all_states(table, axis, reduced.states[v], sizes[v], zero)
         out.append((factor.scope, Wide.of_logs(table) if factor.in_logs else Wide.of_values(table)))
     return out, sizes

@@ -139,13 +139,13 @@ class WorkClock:
     """Predicts from the pace of earlier pieces whether the next piece of work can end in time.
 
     Used for large pieces that cannot check the clock inside, such as operations on millions of entries. `doing`
-    completes "the time was up while ..."; the first large piece corrects the initial pace.
+    completes "the time was up while ..."; large pieces correct `seconds_per_unit`.
     """
 
     MEASURED = 100_000  # smallest piece, in units, whose pace is measured
 
     def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
-        self._control, self._doing, self._pace = control, doing, seconds_per_unit
+        self._control, self._doing, self.seconds_per_unit = control, doing, seconds_per_unit
         self._looked, self._pending = time.perf_counter(), 0.0
 
     @classmethod
@@ -163,14 +163,9 @@ class WorkClock:
             return
         now = time.perf_counter()
         if self._pending >= self.MEASURED:
-            self._pace = (now - self._looked) / self._pending
+            self.seconds_per_unit = (now - self._looked) / self._pending
         self._looked, self._pending = now, n_units
         self._refuse_late(n_units)
-
-    @property
-    def seconds_per_unit(self) -> float:
-        """The pace of the last piece that was large enough to be timed."""
-        return self._pace
 
     @contextmanager
     def piece(self, n_units: float) -> Generator[None]:
@@ -179,11 +174,11 @@ class WorkClock:
         started = time.perf_counter()
         yield
         if n_units >= self.MEASURED:
-            self._pace = (time.perf_counter() - started) / n_units
+            self.seconds_per_unit = (time.perf_counter() - started) / n_units
 
     def _refuse_late(self, n_units: float) -> None:
         self._control.check(self._doing)
-        if n_units * self._pace > self._control.seconds_left + GRACE:
+        if n_units * self.seconds_per_unit > self._control.seconds_left + GRACE:
             raise TimeUp(self._doing)
 
 

@@ -53,19 +53,11 @@ class FunctionPosterior:
         normalised: bool = True,
         independent: bool = True,
     ) -> None:
-        self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
+        self.domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         self._sample, self._log_prob = sample, log_prob
-        self._facts = Facts.of(
-            self._domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
+        self.facts = Facts.of(
+            self.domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
         )
-
-    @property
-    def domain(self) -> Domain:
-        return self._domain
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Return `n` independent points, shape (n, n_variables): state positions, or values of real variables.
@@ -75,20 +67,20 @@ class FunctionPosterior:
         if boxes is not None:
             raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
         points: Array = np.asarray(self._sample(n, rng))
-        if points.shape != (n, len(self._domain)):
-            raise ModelError(f"sample returned shape {points.shape}; expected {(n, len(self._domain))}")
-        discrete = np.flatnonzero(self._domain.n_states)
+        if points.shape != (n, len(self.domain)):
+            raise ModelError(f"sample returned shape {points.shape}; expected {(n, len(self.domain))}")
+        discrete = np.flatnonzero(self.domain.n_states)
         states = points[:, discrete]
-        bad = (states < 0) | (states >= self._domain.n_states[discrete])
+        bad = (states < 0) | (states >= self.domain.n_states[discrete])
         if np.any(bad):
             row, column = (int(x[0]) for x in np.nonzero(bad))
             i = int(discrete[column])
             raise ModelError(
-                f"sample returned {states[row, column]} for variable {self._domain.names[i]!r}; expected "
+                f"sample returned {states[row, column]} for variable {self.domain.names[i]!r}; expected "
                 "positions from 0 "
-                f"to {self._domain.n_states[i] - 1}"
+                f"to {self.domain.n_states[i] - 1}"
             )
-        return points.astype(self._domain.point_dtype)
+        return points.astype(self.domain.point_dtype)
 
     def log_prob(self, points: Points) -> Floats:
         """Return ln p(q | e), or ln p(q, e) if not normalised, in nats, shape (batch,); -inf where it is zero.

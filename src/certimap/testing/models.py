@@ -41,29 +41,21 @@ class TablePosterior:
         log_evidence: float | None = 0.0,
         looseness: float = 0.0,
     ) -> None:
-        self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
-        if not self._domain.is_discrete:
+        self.domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
+        if not self.domain.is_discrete:
             raise ModelError("a table needs categorical variables only")
         weights: Floats = np.array(probs, np.float64).reshape(-1)
-        n = int(np.prod(self._domain.n_states))
+        n = int(np.prod(self.domain.n_states))
         if weights.shape != (n,) or not np.all(weights >= 0.0) or not 0.0 < weights.sum() < np.inf:
             raise ModelError(f"a table over {n} joint states needs as many nonnegative weights, not all zero")
         self.probs: Floats = weights / weights.sum()
         with np.errstate(divide="ignore"):
             self._log_probs = np.log(self.probs)
-        self._facts = Facts.of(self._domain, log_evidence=log_evidence)
+        self.facts = Facts.of(self.domain, log_evidence=log_evidence)
         self.looseness = looseness
-        self.points: Points = all_points(self._domain)
-        sizes = self._domain.n_states
+        self.points: Points = all_points(self.domain)
+        sizes = self.domain.n_states
         self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
-
-    @property
-    def domain(self) -> Domain:
-        return self._domain
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, from the union of disjoint boxes if given."""
@@ -100,7 +92,7 @@ class TablePosterior:
         return self._each(boxes, self.log_bound)
 
     def _each(self, boxes: Boxes, answer: Any) -> Floats:
-        n_columns = self._domain.total_states
+        n_columns = self.domain.total_states
         found = [answer(with_column(boxes, column)) for column in range(n_columns)]
         return np.array(found, np.float64).reshape(n_columns, len(boxes)).T.copy()
 
