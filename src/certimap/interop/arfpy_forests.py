@@ -8,21 +8,11 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.core.logs import log_sum
 from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Floats,
-    Reading,
-    Wishes,
-    attribute,
-    kind_of,
-    labels_of,
-    logs,
-    named,
-    numbers,
-    refuse,
-)
+from certimap.interop.reading import Reading, Wishes, attribute, kind_of, labels_of, logs, named, numbers, refuse
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:

@@ -8,19 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arrays import Floats
 from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Floats,
-    Reading,
-    Wishes,
-    attribute,
-    classes_of,
-    kind_of,
-    logs,
-    named,
-    numbers,
-    refuse,
-)
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, logs, named, numbers, refuse
 from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LAYERS = (

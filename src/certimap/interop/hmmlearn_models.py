@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.errors import ModelError
 from certimap.interop.reading import (
-    Floats,
     Reading,
     Wishes,
     classes_of,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.interop.reading import (
-    Floats,
     Reading,
     Wishes,
     attribute,

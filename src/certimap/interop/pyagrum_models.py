@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError
 from certimap.interop.reading import (
-    Floats,
     Reading,
     Wishes,
     attribute,

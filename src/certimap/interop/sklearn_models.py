@@ -10,21 +10,11 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Floats,
-    Reading,
-    Wishes,
-    fitted,
-    kind_of,
-    labels_of,
-    logs,
-    named,
-    numbers,
-    refuse,
-)
+from certimap.interop.reading import Reading, Wishes, fitted, kind_of, labels_of, logs, named, numbers, refuse
 from certimap.interop.sequences import gaussian_product
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor

@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arguments import is_list
+from certimap.core.arrays import Floats
 from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Floats,
-    Reading,
-    Wishes,
-    attribute,
-    kind_of,
-    library_of,
-    log_softmax,
-    named,
-    numbers,
-)
+from certimap.interop.reading import Reading, Wishes, attribute, kind_of, library_of, log_softmax, named, numbers
 from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
