@@ -6,11 +6,10 @@ import pytest
 from problem_twin import random_problem
 
 from certimap.networks.costs import Costs
-from certimap.networks.integers import to_integers
 from certimap.networks.kernels.depth_first import FINISHED, FOUND, replay, search
 from certimap.networks.kernels.dual_ascent import ascend
 from certimap.networks.kernels.local_search import kick_search, tabu_search
-from certimap.networks.problem import HARD
+from certimap.networks.problem import HARD, to_integers
 
 
 def random_costs(rng, **options):

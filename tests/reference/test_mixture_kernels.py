@@ -9,8 +9,8 @@ from mixture_twin import best_share
 
 from certimap.core.rounding import NEARLY
 from certimap.solvers.elimination.kernels import mixtures
+from certimap.solvers.elimination.kernels.mixtures import dominators
 from certimap.solvers.elimination.kernels.vector_sets import extremes
-from certimap.solvers.elimination.kernels.witnesses import dominators
 
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):

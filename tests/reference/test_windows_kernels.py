@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from windows_twin import log_mass_and_slope
 
-from certimap.densities.kernels.windows import FAR, log_window_masses
+from certimap.densities.kernels.normals import FAR, log_window_masses
 
 INF = math.inf
 

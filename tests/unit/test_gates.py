@@ -15,7 +15,7 @@ LAB = Path(__file__).resolve().parents[2] / "lab"
 BY_NAME = {
     "__init__.py": 1,  # names of the package, loaded when first used
     "ask/api.py": 2,  # data frames
-    "networks/best_first.py": 2,  # own fields
+    "networks/costs.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings
     "certimap_lab/bench/machine.py": 1,  # what the operating system has
     "certimap_lab/bench/models.py": 3,  # learners by name, and what they chose

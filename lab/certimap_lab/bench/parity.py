@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from certimap.core.domain import Categorical, Domain
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap_lab.bench.records import BenchError
 
 CHECKS_PER_BIT = 3

@@ -13,7 +13,7 @@ from certimap.core.domain import Categorical, Domain
 from certimap.core.model import Model
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.noisy import NoisyOr
 from certimap_lab.bench.network_cases import bif_files, load_network, uai_cases
 from certimap_lab.bench.random_chains import random_chain

@@ -18,9 +18,9 @@ from certimap.core.query import Query, make_query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import CertimapError, ImpossibleEvidence
 from certimap.networks.factor import Factor
-from certimap.networks.log_partition import log_partition
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.problem import problem_of
+from certimap.networks.sum_elimination import log_partition
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, wants_of
 from certimap.solvers.request import Request

@@ -25,7 +25,7 @@ from certimap.solvers.registry import made
 from certimap.solvers.request import Budget, Request
 
 if TYPE_CHECKING:
-    from certimap.networks.log_partition import EvidenceBounds
+    from certimap.networks.sum_elimination import EvidenceBounds
 
 
 def marginals(
@@ -223,9 +223,9 @@ def log_evidence_bounds(
     ImpossibleEvidence
         When the evidence is found to have probability 0.
     """
-    from certimap.networks.log_partition import log_partition
     from certimap.networks.network import Network
     from certimap.networks.problem import problem_of
+    from certimap.networks.sum_elimination import log_partition
 
     model = as_model(model)
     if not isinstance(model, Network):

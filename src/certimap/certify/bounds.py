@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.errors import SolverError
 
 LN2 = math.log(2.0)
@@ -89,11 +89,7 @@ def published_evidence_per_draw(log_t: float) -> float:
 
 
 def martingale_evidence(
-    log_t: float,
-    log_t_within: float,
-    log_r: NDArray[np.float64],
-    log_closed: NDArray[np.float64],
-    counts: NDArray[np.int64],
+    log_t: float, log_t_within: float, log_r: Floats, log_closed: Floats, counts: Ints
 ) -> float:
     """Rule 6: Σ -ln(1 - τ/R_t), in nats, over the draws that count at τ.
 
@@ -158,7 +154,7 @@ def good_radius(epsilon: float, bits: float, radius: int) -> int:
     return math.floor(min(radius, -math.log1p(-epsilon) / LN2 / bits))
 
 
-def log_shells(n_states: Sequence[int] | NDArray[np.int64], radius: int) -> NDArray[np.float64]:
+def log_shells(n_states: Sequence[int] | Ints, radius: int) -> Floats:
     """ln e_j(K_1 - 1, ..., K_n - 1), j = 0..radius: ln of the number of points at Hamming distance j."""
     shells = np.full(radius + 1, -np.inf)
     shells[0] = 0.0
@@ -168,7 +164,7 @@ def log_shells(n_states: Sequence[int] | NDArray[np.int64], radius: int) -> NDAr
     return shells
 
 
-def log_ball_weight(n_states: Sequence[int] | NDArray[np.int64], bits: float, k: int) -> float:
+def log_ball_weight(n_states: Sequence[int] | Ints, bits: float, k: int) -> float:
     """Rule 4: ln w_k = ln Σ_{j=0..k} e_j 2^{-Lj}, rounded down, in nats."""
     terms = log_shells(n_states, k) - bits * LN2 * np.arange(k + 1)
     top = float(np.max(terms))

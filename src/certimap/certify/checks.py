@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.core.arguments import check_number, check_whole
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.errors import SolverError
@@ -35,7 +35,7 @@ def check_box(boxes: Boxes | None, domain: Domain) -> None:
         raise SolverError("the box to search leaves a variable no state; at least one of each is expected")
 
 
-def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
+def check_log_probs(log_probs: Floats, n: int, has_masses: bool) -> None:
     """Refuse oracle values that are not natural logs of probabilities."""
     if log_probs.shape != (n,):
         raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
@@ -46,7 +46,7 @@ def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) ->
         )
 
 
-def check_uppers(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+def check_uppers(lower: Floats, upper: Floats) -> None:
     """Refuse upper bounds that lie below the lower ones."""
     if upper.shape != lower.shape:
         raise SolverError(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify import bounds
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import SolverError
 
@@ -84,7 +84,7 @@ class Agreement:
         self._hits: dict[int, int] = {}
         self._best, self._log_best = -1, -math.inf
 
-    def see(self, ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> None:
+    def see(self, ids: Ints, log_probs: Floats) -> None:
         """Take draws in order: positions of points, and their ln p; both shape (n,)."""
         values = np.concatenate([[self._log_best], log_probs])
         points = np.concatenate([[self._best], ids])
@@ -98,7 +98,7 @@ class Agreement:
                 self._draws[point] = self._draws.get(point, 0) + int(np.sum(rows))
                 self._hits[point] = self._hits.get(point, 0) + int(np.sum(ids[rows] == point))
 
-    def contradiction(self, log_probs: NDArray[np.float64]) -> tuple[int, int, int] | None:
+    def contradiction(self, log_probs: Floats) -> tuple[int, int, int] | None:
         """If the bet is won, return (point, hits, draws) of the point with the largest ratio, else None.
 
         `log_probs` holds ln p by position.
@@ -135,7 +135,7 @@ class DrawRecord:
         self._splits: list[list[tuple[DrawRecord, float]]] = []  # draws inside boxes that make up the space
         self._published = published
         self._tolerance, self._slack, self._is_evidence = tolerance, slack, is_evidence
-        self._columns: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]] | None = None
+        self._columns: tuple[Floats, Floats, Ints] | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -245,8 +245,8 @@ class Batch:
     """A batch of evaluated draws that the ledger has not absorbed yet."""
 
     n_rows: int  # the number of draws
-    first_rows: NDArray[np.int64]  # shape (n_new,): the draws that brought a new point, in order
+    first_rows: Ints  # shape (n_new,): the draws that brought a new point, in order
     # shape (n_new,): the evaluated mass after each new point, and its compensation; empty if masses do not apply
-    sums: NDArray[np.float64]
-    lost: NDArray[np.float64]
+    sums: Floats
+    lost: Floats
     log_r: float  # ln of the open mass that the draws came from

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.checks import check_log_probs, check_uppers
 from certimap.certify.draw_record import OVER_ONE
+from certimap.core.arrays import Floats, Ints, Words
 from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -44,12 +44,12 @@ class AtomStore:
         self._table = np.full(4096, -1, np.int32)
 
     @property
-    def log_probs(self) -> NDArray[np.float64]:
+    def log_probs(self) -> Floats:
         """ln p of every point, shape (n,): a view."""
         return self._log_probs[: self.n]
 
     @property
-    def log_uppers(self) -> NDArray[np.float64]:
+    def log_uppers(self) -> Floats:
         """Upper bounds on ln p, shape (n,): a view; equal to `log_probs` if values are exact."""
         return self._log_uppers[: self.n]
 
@@ -57,7 +57,7 @@ class AtomStore:
     def n_bytes(self) -> int:
         return self._kept.nbytes + self._log_probs.nbytes + self._table.nbytes
 
-    def insert(self, points: Points) -> NDArray[np.int64]:
+    def insert(self, points: Points) -> Ints:
         """Find or add points, shape (batch, n); return their positions, shape (batch,).
 
         New points get positions from the old `n` on, in order. The caller must then set their log-probabilities
@@ -72,7 +72,7 @@ class AtomStore:
             self.n = int(insert_rows(rows, len(rows), self.n, self._kept, self._table, ids))
         return ids
 
-    def set_log_probs(self, start: int, log_probs: NDArray[np.float64], log_uppers: NDArray[np.float64]) -> None:
+    def set_log_probs(self, start: int, log_probs: Floats, log_uppers: Floats) -> None:
         """Store lower and upper bounds on ln p from position `start` on."""
         self._log_probs[start : start + len(log_probs)] = log_probs
         if self.two_sided:
@@ -84,7 +84,7 @@ class AtomStore:
             self.n = n
             self._refill(len(self._table))
 
-    def points(self, ids: NDArray[np.int64] | slice) -> Points:
+    def points(self, ids: Ints | slice) -> Points:
         """Return stored points, shape (batch, n)."""
         words = self._kept[: self.n][ids]
         raw = np.ascontiguousarray(words).view(np.uint8)[:, : self._n_bytes_row]
@@ -96,7 +96,7 @@ class AtomStore:
         kind: Any = np.int16 if self._item_bits == 16 else np.float64
         return np.ascontiguousarray(raw).view(kind).reshape(len(raw), n)
 
-    def _pack(self, points: Points) -> NDArray[np.uint64]:
+    def _pack(self, points: Points) -> Words:
         packed = np.zeros((len(points), self._n_words * 8), np.uint8)
         if self._item_bits == 1:
             packed[:, : self._n_bytes_row] = np.packbits(points.astype(np.bool_), axis=1)
@@ -154,7 +154,7 @@ class Ranking:
         """ln p of the last place; -inf while a place is free."""
         return self.pairs[-1][0] if self.is_full else -math.inf
 
-    def add(self, log_probs: NDArray[np.float64], start: int) -> bool:
+    def add(self, log_probs: Floats, start: int) -> bool:
         """Add new points at positions `start`, `start` + 1, ...; return whether the best changed."""
         contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
         if len(contenders) > 4 * self.size:
@@ -169,11 +169,7 @@ class Ranking:
         return bool(self.pairs) and self.pairs[0] != old
 
     def changes(
-        self,
-        log_probs: NDArray[np.float64],
-        log_uppers: NDArray[np.float64] | None,
-        kept_uppers: NDArray[np.float64],
-        log_rival: float,
+        self, log_probs: Floats, log_uppers: Floats | None, kept_uppers: Floats, log_rival: float
     ) -> list[tuple[int, float, float]]:
         """Return how adding new points one by one would change the ranking.
 
@@ -193,7 +189,7 @@ class Ranking:
             found.append((at, kept[-1][0] if len(kept) == self.size else -math.inf, log_rival))
         return found
 
-    def _last_places(self, log_probs: NDArray[np.float64]) -> list[tuple[int, float]]:
+    def _last_places(self, log_probs: Floats) -> list[tuple[int, float]]:
         """Return (index, new ln p of the last place) of every new point that changes the last place."""
         kept = [value for value, _ in self.pairs]
         found: list[tuple[int, float]] = []
@@ -212,7 +208,6 @@ class Ranking:
 
 
 EVALUATION_ROWS = 65536
-Floats = NDArray[np.float64]
 
 
 class Evaluated:
@@ -256,7 +251,7 @@ class Evaluated:
     def _ranked_uppers(self) -> Floats:
         return self.atoms.log_uppers[np.array([i for _, i in self.ranking.pairs], np.int64)]
 
-    def evaluate(self, points: Points) -> NDArray[np.int64]:
+    def evaluate(self, points: Points) -> Ints:
         """Evaluate the new points, and return the positions of all.
 
         New points do not count until they are absorbed.
@@ -325,7 +320,7 @@ class Evaluated:
             self.log_rival = max(self.log_rival, highest)
         return is_better
 
-    def settle(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def settle(self, ids: Ints) -> Ints:
         """Mark points as settled; return the newly settled ones."""
         known = np.zeros(self.atoms.n, np.bool_)
         known[: len(self._settled)] = self._settled

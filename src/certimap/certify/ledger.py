@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify import bounds
 from certimap.certify.checks import as_rows
@@ -15,6 +14,7 @@ from certimap.certify.draw_record import Agreement, Batch, Lipschitz
 from certimap.certify.evaluated import EVALUATION_ROWS
 from certimap.certify.external import Proof, Source, is_own
 from certimap.certify.findings import Findings
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -106,7 +106,7 @@ class Ledger(Findings):
 
     # --- events ------------------------------------------------------------------------------------------
 
-    def draws(self, points: Points, log_open_mass: float | None = None) -> NDArray[np.float64]:
+    def draws(self, points: Points, log_open_mass: float | None = None) -> Floats:
         """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
 
         None means the whole space. The draws must come from p(. | e, open boxes), in proportion to mass (an
@@ -153,10 +153,10 @@ class Ledger(Findings):
                 self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
         return log_probs
 
-    def candidates(self, points: Points) -> NDArray[np.float64]:
+    def candidates(self, points: Points) -> Floats:
         """Evaluate points from any source; return their ln p, shape (batch,). They never count as draws."""
         points = as_rows(points, self.domain)
-        parts: list[NDArray[np.float64]] = []
+        parts: list[Floats] = []
         for start in range(0, len(points), EVALUATION_ROWS):
             with self.control.atomically():
                 n_before = self.atoms.n
@@ -167,7 +167,7 @@ class Ledger(Findings):
                     self._note_best(n_before, None)
         return np.concatenate(parts) if parts else np.empty(0)
 
-    def settle(self, points: Points) -> NDArray[np.float64]:
+    def settle(self, points: Points) -> Floats:
         """Evaluate points and close their single-point boxes; return their ln p, shape (batch,)."""
         log_probs = self.candidates(points)
         if not self.domain.is_discrete or not len(log_probs):
@@ -179,9 +179,7 @@ class Ledger(Findings):
             self._books.close(math.log(len(new)) - self.domain.log_size)
         return log_probs
 
-    def close(
-        self, log_bound: float | NDArray[np.float64], log_measure: float | NDArray[np.float64] | None = None
-    ) -> None:
+    def close(self, log_bound: float | Floats, log_measure: float | Floats | None = None) -> None:
         """Close boxes: every point in them has p at most exp(`log_bound`), one for all boxes or one per box.
 
         `log_measure` is ln of their probability if the posterior knows it (`Masses`), else of their share of all
@@ -214,7 +212,7 @@ class Ledger(Findings):
         # Every unevaluated point is closed or open now, so this bound holds from now on.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
 
-    def locate(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+    def locate(self, low: Floats, high: Floats) -> None:
         """State that every mode lies in [low, high], shape (n,) each; categorical entries are ignored.
 
         Every box outside must have been closed at a bound of at most `log_strict_threshold`.
@@ -335,7 +333,7 @@ class Ledger(Findings):
                 f"{math.exp(self.atoms.log_probs[point]):.6g}; independent draws from exp(log_prob) are expected"
             )
 
-    def _note_best(self, n_before: int, first_rows: NDArray[np.int64] | None) -> None:
+    def _note_best(self, n_before: int, first_rows: Ints | None) -> None:
         """Record how many draws it took to find the best point."""
         row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
         self.n_draws_to_best = self.n_draws + row + 1

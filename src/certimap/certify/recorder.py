@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Bytes, Floats, Ints
 from certimap.core.posterior import Prober
 from certimap.core.search_boxes import Layout, SearchBoxes
 
@@ -43,9 +43,7 @@ class Recorder:
     is_full: bool = False
     _n_bytes: int = 0
 
-    def split(
-        self, opened: SearchBoxes, variables: NDArray[np.int64], kept: SearchBoxes, at: NDArray[np.float64]
-    ) -> None:
+    def split(self, opened: SearchBoxes, variables: Ints, kept: SearchBoxes, at: Floats) -> None:
         """Record splits: boxes as opened and as split, the variables, and the cuts of real variables."""
         if self.is_full:
             return
@@ -57,7 +55,7 @@ class Recorder:
         for row, v in enumerate(variables.tolist()):
             self.splits[before[row]] = Split(v, after[row], float(at[row]))
 
-    def cut(self, variables: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    def cut(self, variables: Ints, values: Floats) -> None:
         """Record values at which half of a real variable's interval was dropped."""
         if self.is_full:
             return
@@ -75,14 +73,14 @@ class Recorder:
             prober.keep_trace(self.max_bytes)
             self.tightened = prober
 
-    def trace(self) -> dict[str, NDArray[Any]]:
+    def trace(self) -> dict[str, Array]:
         """Return the record of tightening in the format of proof files."""
         found = {} if self.tightened is None else self.tightened.trace()
         if found is None:
             self._fill()
         return found or {}
 
-    def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
+    def tree(self, layout: Layout) -> dict[str, Array]:
         """Return the tree of splits, in preorder, in the format of proof files; its root is the whole space."""
         entries: list[tuple[int, Split | None]] = []
         waiting = packed(layout.full())[::-1]
@@ -114,7 +112,7 @@ class Recorder:
             for kind, node in entries
             if kind == SHRUNK and node is not None
         ]
-        found: dict[str, NDArray[Any]] = {
+        found: dict[str, Array] = {
             "splits": np.array([kind for kind, _ in entries], np.int32),
             "kept": np.concatenate([*kept, np.zeros(0, np.uint8)]),
         }
@@ -177,9 +175,7 @@ def _sizes(layout: Layout) -> list[int]:
     return layout.domain.n_states.tolist()
 
 
-def _cuts(
-    layout: Layout, splits: list[tuple[Split, SearchBoxes]], dropped: dict[int, set[float]]
-) -> list[NDArray[np.float64]]:
+def _cuts(layout: Layout, splits: list[tuple[Split, SearchBoxes]], dropped: dict[int, set[float]]) -> list[Floats]:
     """Return the values at which splits, their boxes and drops cut each variable, ascending."""
     ends = [list(dropped.get(v, ())) for v in range(len(layout.domain))]
     for node, box in splits:
@@ -187,7 +183,7 @@ def _cuts(
             ends[v] += [_closed(float(box.low[0, v])), float(box.high[0, v])]
         if layout.is_real[node.variable]:
             ends[node.variable].append(node.at)
-    found: list[NDArray[np.float64]] = []
+    found: list[Floats] = []
     for v, inner in enumerate(ends):
         values = np.unique(np.array(inner, np.float64))
         if layout.is_real[v]:
@@ -196,11 +192,11 @@ def _cuts(
     return found
 
 
-def _columns(layout: Layout, box: SearchBoxes, cuts: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
+def _columns(layout: Layout, box: SearchBoxes, cuts: list[Floats]) -> Bytes:
     """Return a box's states and interval cells in the columns of a proof."""
     if layout.domain.is_discrete:
         return box.mask[0]
-    parts: list[NDArray[np.uint8]] = []
+    parts: list[Bytes] = []
     for v, inner in enumerate(cuts):
         if layout.is_real[v]:
             cells = np.arange(len(inner) + 1)

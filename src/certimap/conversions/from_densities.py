@@ -17,8 +17,7 @@ from certimap.core.query import make_query
 from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
-from certimap.densities.mixed import MixedNormals, SampledMixed
-from certimap.densities.posterior import NormalsPosterior, SampledNormals
+from certimap.densities.posterior import MixedNormals, NormalsPosterior, SampledMixed, SampledNormals
 from certimap.errors import QueryError
 
 

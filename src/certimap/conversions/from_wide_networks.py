@@ -23,9 +23,16 @@ from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total, relative_to
 from certimap.networks.cuts import is_settled
-from certimap.networks.determined import Function, functions_of, maximised
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
-from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, EliminationPosterior, MpePosterior
+from certimap.networks.mpe_posterior import (
+    MAX_SUMMED,
+    WORK_PER_TABLE,
+    EliminationPosterior,
+    Function,
+    MpePosterior,
+    functions_of,
+    maximised,
+)
 from certimap.networks.network import Network
 from certimap.networks.posterior import (
     PART_WORK,
@@ -35,7 +42,7 @@ from certimap.networks.posterior import (
 )
 from certimap.networks.problem import Prepared, prepared_of, problem_of
 from certimap.networks.simplify import sum_out
-from certimap.networks.streamed_posterior import StreamedPosterior
+from certimap.networks.streamed import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
 
 MOST_STREAMED = 2.0**36  # limit on table entries of a sum over all variables: some minutes

@@ -27,8 +27,7 @@ from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced
 from certimap.trees.bucket_tree import BucketTreePosterior
-from certimap.trees.build import buckets_of_factors
-from certimap.trees.regions import Bucket, conditionals, contract_chains, make_tree
+from certimap.trees.regions import Bucket, buckets_of_factors, conditionals, contract_chains, make_tree
 from certimap.trees.wide import Wide
 
 MAX_ENTRIES = 2**22  # limit on entries of all tables of rows conditioned together

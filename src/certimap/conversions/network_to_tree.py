@@ -16,7 +16,7 @@ from certimap.networks.network import Network
 from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
-from certimap.trees.build import Factor, buckets_of_factors
+from certimap.trees.regions import Factor, buckets_of_factors
 from certimap.trees.wide import Wide
 
 

@@ -21,7 +21,7 @@ MAXIMISATION = "certimap.networks.mpe_posterior:MpePosterior"
 OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Probes})
 OF_CIRCUIT = frozenset({Draws, Masses, Probes, Decodes, CIRCUIT})
 OF_MAXIMISATION = frozenset({MAXIMISATION})
-STREAMED = "certimap.networks.streamed_posterior:StreamedPosterior"
+STREAMED = "certimap.networks.streamed:StreamedPosterior"
 OF_TREE = frozenset({Draws, Masses, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
 # The rows of this package, by the place of the type of model that they accept: they are loaded with the first
 # such model.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import Domain, Real, as_real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.core.rounding import LEAST_VARIANCE
 from certimap.errors import ModelError, QueryError
 
-Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
 ENTRIES_AT_ONCE = 1 << 23  # limit on the size of an array of points, components and variables
 EPS = 2.0**-52
@@ -137,7 +136,7 @@ class GaussianMixture(Model):
         own = self.covariances[:, at][:, :, at]
         return self._with(self.log_weights, self.means[:, at], own, variables, self)
 
-    def part(self, components: NDArray[np.int64]) -> GaussianMixture:
+    def part(self, components: Ints) -> GaussianMixture:
         """Return some of the `components`, by number, with unchanged weights, which then add to less than 1."""
         logs, means, covariances = (a[components] for a in (self.log_weights, self.means, self.covariances))
         made = self._with(logs, means, covariances, self.domain.names)
@@ -205,7 +204,7 @@ class GaussianMixture(Model):
         return {"log_weights": self.log_weights, "means": self.means, "covariances": self.covariances}
 
     @classmethod
-    def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> GaussianMixture:
+    def from_arrays(cls, domain: Domain, arrays: Mapping[str, Array]) -> GaussianMixture:
         """Build a mixture over a `domain` from the `arrays` of `to_arrays`, with the same numbers to the last
         digit.
 

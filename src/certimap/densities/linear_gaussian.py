@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
@@ -21,8 +22,6 @@ from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 if TYPE_CHECKING:
     from certimap.densities.conditioned import Hidden
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 MAX_CONFIGURATIONS = 4096
 
 

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.ask.api import condition
 from certimap.ask.inference import log_evidence, marginals
 from certimap.ask.session import Session
 from certimap.core.arguments import Record
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
@@ -179,7 +179,6 @@ def _range(t: Tolerance) -> tuple[str, str, str]:
     return entry, f"= {t.value:.4g}", f"in [{t.low:.4g}, {t.high:.4g}] (proved: {t.kind})"
 
 
-Floats = NDArray[np.float64]
 EDGE = 1e-9  # from 0 and 1: there a row may make the evidence impossible
 CLOSE = 1e-9  # nats by which a rival must beat the answer; smaller leads are rounding
 ROUNDING = 1e-12  # of logs of values that are compared, relative

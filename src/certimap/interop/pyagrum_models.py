@@ -26,7 +26,7 @@ from certimap.interop.reading import (
 )
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:

@@ -17,7 +17,7 @@ from certimap.errors import ModelError
 from certimap.interop.reading import Reading, Wishes, kind_of, logs
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 
 MOST_STATES = 512  # up to this many hidden states, sequences of two steps are compared; beyond, of one step
 STATE, SYMBOL = "state{}", "symbol{}"

@@ -23,8 +23,7 @@ from certimap.io import bif_words as words
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, LineCounter, read_text, write_text
 from certimap.io.numbers import Numbers, is_number, read_numbers, written
-from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.rows import ACCEPTED
+from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
 
 
 @dataclass

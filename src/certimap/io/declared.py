@@ -14,10 +14,9 @@ from certimap.core.domain import Categorical, Domain, Variable
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut
 from certimap.io.numbers import Numbers
-from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
-from certimap.networks.rows import RowNormaliser, row_totals
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
 LineOf = Callable[[tuple[int, ...]], int | None]  # of a row, by the states of its parents

@@ -53,7 +53,7 @@ def table_of(*formats: Format) -> dict[str, Format]:
 
 
 _BAYESIAN = ("certimap.networks.bayesian:BayesianNetwork",)
-_MARKOV = ("certimap.networks.markov:MarkovNetwork",)
+_MARKOV = ("certimap.networks.network:MarkovNetwork",)
 _CIRCUIT = ("certimap.circuits.circuit:Circuit",)
 _LINEAR_GAUSSIAN = ("certimap.densities.linear_gaussian:LinearGaussianNetwork",)
 

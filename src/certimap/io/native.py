@@ -27,8 +27,7 @@ from certimap.io.identifiers import decoded_label, encoded_label
 from certimap.io.linear_gaussian import arrays_of_linear_gaussian, linear_gaussian_of_arrays
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
-from certimap.networks.network import Network
+from certimap.networks.network import MarkovNetwork, Network
 
 Arrays = dict[str, Array]
 

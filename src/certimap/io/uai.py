@@ -22,11 +22,9 @@ from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.numbers import Numbers, written
 from certimap.io.uai_questions import Tokens
-from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
-from certimap.networks.markov import MarkovNetwork
-from certimap.networks.network import Network
-from certimap.networks.rows import RowNormaliser, row_totals
+from certimap.networks.network import MarkovNetwork, Network
 
 Order = Literal["last", "first", "child"]  # which variable of a scope varies fastest
 _FASTEST = {"first": "first variable of each scope", "child": "child and then its first parent"}

@@ -3,7 +3,6 @@
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.elimination import Elimination
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
-from certimap.networks.network import Network
+from certimap.networks.network import MarkovNetwork, Network
 
 __all__ = ["BayesianNetwork", "Elimination", "Factor", "MarkovNetwork", "Network"]

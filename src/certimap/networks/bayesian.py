@@ -1,25 +1,84 @@
-"""Bayesian networks: one conditional distribution per variable."""
+"""Bayesian networks: one conditional distribution per variable, and the rows of its table.
+
+A row of zeros marks a configuration of the parents that cannot occur (as in linkage networks) and gives it weight
+0. If the parents can reach it, the network is an unnormalised product.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.core.arguments import is_mapping, is_tuple
+from certimap.core.arrays import Floats, Ints16
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.query import names_of
 from certimap.errors import ModelError, QueryError, did_you_mean
-from certimap.networks.factor import Factor
+from certimap.networks.factor import Factor, log_sum
 from certimap.networks.network import Network
 from certimap.networks.noisy import NoisyMax, NoisyOr, Piece, expand, table_of_function
 from certimap.networks.reduction import ancestors
-from certimap.networks.rows import RowNormaliser, owners_with_zero_rows, row_totals
+
+EXACT = 1e-9  # rows this close to 1 are left unchanged
+SILENT = 1e-6 + 1e-12  # rows this close to 1 were rounded to single precision: renormalised without a word
+ACCEPTED = 1e-3 + 1e-12  # rows this close to 1 are renormalised; sums of decimals at the limit are rounded
+
+
+def row_totals(factor: Factor) -> Floats:
+    """Return the sums of a factor's rows (last axis); -1 for a row too small to sum."""
+    if not factor.in_logs:
+        return factor.table.sum(axis=-1)
+    logs = log_sum(factor.log_table, factor.log_table.ndim - 1)
+    with np.errstate(over="ignore"):
+        totals = np.exp(logs)
+    return np.where((totals == 0.0) & (logs > -np.inf), -1.0, totals)
+
+
+class RowNormaliser:
+    """Renormalises rows that nearly add up to 1, and warns once per model.
+
+    `name`: the model's name in the warning.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.n_rows = 0
+        self.worst = 0.0
+
+    def __call__(self, factor: Factor) -> tuple[Factor, tuple[int, ...] | None]:
+        """Return a factor with rows that add up to 1 or are zeros, and the first unacceptable row or None."""
+        totals = row_totals(factor)
+        off = np.where(totals == 0.0, 0.0, np.abs(totals - 1.0))
+        if np.all(off <= EXACT):
+            return factor, None
+        if np.any(~(off <= ACCEPTED)):
+            return factor, tuple(int(i) for i in np.argwhere(~(off <= ACCEPTED))[0])
+        self.n_rows += int(np.count_nonzero(off > SILENT))
+        self.worst = max(self.worst, float(off.max()))
+        divisor = np.where(off > EXACT, totals, 1.0)[..., None]
+        if factor.in_logs:
+            return Factor.from_log(factor.scope, factor.log_table - np.log(divisor)), None
+        return Factor(factor.scope, factor.table / divisor), None
+
+    def warn(self) -> None:
+        """Warn if any row was changed by more than rounding to single precision."""
+        if self.n_rows:
+            rows = "one row of the conditional tables was" if self.n_rows == 1 else f"{self.n_rows} rows were"
+            warnings.warn(
+                f"{self.name}: {rows} renormalised; the farthest added to 1 only within {self.worst:.1e}",
+                stacklevel=4,
+            )
+
+
+def owners_with_zero_rows(factors: Iterable[Factor]) -> frozenset[int]:
+    """Return the variables (last of their scope) whose tables have a row of zeros."""
+    return frozenset(f.scope[-1] for f in factors if not f.is_positive and np.any(row_totals(f) == 0.0))
 
 
 class BayesianNetwork(Network):
@@ -176,7 +235,7 @@ class BayesianNetwork(Network):
         """
         return ancestors(self.parents, variables | self._gates)
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Return the natural log of the probability of full assignments, shape (batch,).
 
         If a row of zeros can be reached, the value is the log of the unnormalised product.
@@ -193,7 +252,7 @@ class BayesianNetwork(Network):
         """
         return self.log_joint(points)
 
-    def sample(self, n: int, rng: int | np.random.Generator | None = None) -> NDArray[np.int16]:
+    def sample(self, n: int, rng: int | np.random.Generator | None = None) -> Ints16:
         """Draw independent assignments, each variable after its parents.
 
         Cost: n times the number of variables times their states.
@@ -278,7 +337,7 @@ def _label(domain: Domain, variable: int, state: int) -> Label:
     return categorical.states[state] if isinstance(categorical, Categorical) else state
 
 
-def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]) -> NDArray[np.float64]:
+def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]) -> Floats:
     """Place rows, keyed by the labels of the parents, in a table."""
     shape = [int(domain.n_states[v]) for v in scope]
     child = domain.names[scope[-1]]
@@ -327,7 +386,7 @@ def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
     return Factor(scope, values)
 
 
-def _numbers_of(values: Any, name: str) -> NDArray[np.float64]:
+def _numbers_of(values: Any, name: str) -> Floats:
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):

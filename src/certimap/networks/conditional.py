@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
 from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL
@@ -20,9 +21,6 @@ from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.orders import EFFORT, best_order
 from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, joined_groups, largest
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Room:

@@ -13,15 +13,12 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Ints
 from certimap.core.control import Control
-from certimap.networks.integers import FineIntegers, above_nats, to_fine_integers
-from certimap.networks.problem import FLOOR, HARD, Problem, Table
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, above_nats, to_fine_integers
 from certimap.networks.simplify import KeptStates, Simplified, impossible
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 CAPACITY = 2**30 - 1  # of an arc in one flow: scipy counts in 32 bits, up to twice that left
 LARGEST = 2**62  # of a capacity; what flows in all may be more
 MAX_FLOWS = 8
@@ -87,7 +84,7 @@ class _Arcs:
     does not, and `back[e]` the other way round; its mirror, between the negated literals, says the same.
     """
 
-    def __init__(self, terminal: Ints, ends: Ints, signs: Bools, forth: Ints, back: Ints, linear: Ints) -> None:
+    def __init__(self, terminal: Ints, ends: Ints, signs: Flags, forth: Ints, back: Ints, linear: Ints) -> None:
         self.terminal, self.ends, self.signs, self.forth, self.back = terminal, ends, signs, forth, back
         self.linear = linear  # what each pair adds to its variables' costs of the state 1, shape (m, 2)
 
@@ -113,7 +110,7 @@ class _Arcs:
         return np.concatenate([first, (second + n) % (2 * n)]), np.concatenate([second, (first + n) % (2 * n)])
 
     @cached_property
-    def joins(self) -> Bools:
+    def joins(self) -> Flags:
         """Which arcs have a capacity."""
         return np.tile(self.back > 0, 2)  # the larger of the two
 
@@ -126,7 +123,7 @@ class _Arcs:
         return np.asarray(graphs.connected_components(cover, directed=False)[1])
 
     @property
-    def is_double(self) -> Bools:
+    def is_double(self) -> Flags:
         """Which variables a frustrated cycle joins with their own negation."""
         n = len(self.terminal)
         return self.label[:n] == self.label[n:]
@@ -174,7 +171,7 @@ class _Flows:
         self.pointers = np.cumsum(np.bincount(self.rows + 1, minlength=n + 3))
         self.indices = self.columns[self.order].astype(np.int32)
 
-    def run(self, control: Control) -> Bools:
+    def run(self, control: Control) -> Flags:
         """Let all flow that can; return which nodes the source still reaches.
 
         What an arc can take counts only as far as the last cut lets anything through. Looked at between flows.
@@ -206,7 +203,7 @@ class _Flows:
         self.left -= flow * unit
         return _total(flow[self.rows == self.source])
 
-    def _reached(self, unit: int) -> Bools:
+    def _reached(self, unit: int) -> Flags:
         """Return which nodes arcs that can take a unit lead to from the source."""
         sparse, graphs = _libraries()
         n = len(self.pointers) - 1
@@ -228,7 +225,7 @@ def _total(values: Ints) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & (2**32 - 1)).sum())
 
 
-def _moved(model: Binary, linear: Ints, shifts: Ints, states: Ints, signs: Bools) -> Roof:
+def _moved(model: Binary, linear: Ints, shifts: Ints, states: Ints, signs: Flags) -> Roof:
     """Move costs from pairs to variables, in exact integers, and the largest entries to the constant."""
     first, second = (np.zeros((len(shifts), 2), np.int64) for _ in range(2))
     first[:, 1] = linear[:, 0] + shifts
@@ -416,6 +413,6 @@ def _left(problem: Problem, variables: Ints, found: Roof, states: Ints) -> Probl
     return replace(problem, sizes=sizes, query=frozenset(sizes), tables=tuple(tables), constant=constant)
 
 
-def _add(unary: Ints, at: Ints, rows: Ints, which: Bools) -> None:
+def _add(unary: Ints, at: Ints, rows: Ints, which: Flags) -> None:
     added = _summed(rows[which], at[which], len(unary))
     unary[:] = np.where((unary > FLOOR) & (added > FLOOR), unary + added, HARD)

@@ -1,25 +1,74 @@
-"""An elimination order in flat arrays, its cost, and its buckets."""
+"""Elimination orders in flat arrays: their cost, their buckets, and sums of products block by block."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.axes import spread
 from certimap.core.control import Control
-from certimap.networks.block_sums import BLOCK, BLOCKS
+from certimap.core.logs import log_sum
+from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
 from certimap.networks.kernels.buckets import BucketArrays
 from certimap.networks.orders import best_order, min_fill
 from certimap.networks.problem import Joined, Problem, Table, Values, flattened
 
-Ints = NDArray[np.int64]
+BLOCK = 2**17  # entries of a product that one thread holds at once: they stay in its cache
+BLOCKS = 8  # such blocks, in memory, that all threads take with what they multiply
+
+
+def summed(
+    parts: Sequence[tuple[tuple[int, ...], Floats]],
+    kept: Sequence[int],
+    dropped: Sequence[int],
+    sizes: Mapping[int, int],
+    workers: int = 1,
+    *,
+    in_logs: bool = False,
+) -> Floats:
+    """Return a product of functions, given with their scopes, summed over the variables `dropped`.
+
+    The result is a new array with an axis per variable of `kept`; it does not depend on `workers`. Small parts are
+    multiplied first. With `in_logs` parts and result are natural logs. Cost: one pass over the product per part.
+    """
+    outer, left = list[int](), math.prod(sizes[v] for v in (*kept, *dropped))
+    for v in (*kept, *dropped):
+        if left > BLOCK:
+            outer.append(v)
+            left //= sizes[v]
+    inner = [v for v in kept if v not in outer]
+    within = [v for v in dropped if v not in outer]
+    views = [spread(values, scope, (*outer, *within, *inner)) for scope, values in sorted(parts, key=_size)]
+    shape, block = [sizes[v] for v in outer], [sizes[v] for v in (*within, *inner)]
+    axes, add = tuple(range(len(within))), log_sum if in_logs else np.sum
+    out = np.empty((math.prod(shape), *block[len(within) :]))
+
+    def task(start: int, stop: int) -> None:
+        for k in range(start, stop):
+            at = np.unravel_index(k, shape) if shape else ()
+            total: Floats = np.zeros(()) if in_logs else np.ones(())
+            for view in views:
+                piece = view[tuple(int(i) if n > 1 else 0 for i, n in zip(at, view.shape, strict=False))]
+                total = total + piece if in_logs else total * piece
+            out[k] = add(np.broadcast_to(total, block), axes)
+
+    for_blocks(task, len(out), 1, workers)
+    whole = out.reshape([sizes[v] for v in (*outer, *inner)])
+    beyond = tuple(i for i, v in enumerate(outer) if v in dropped)
+    return np.ascontiguousarray(add(whole, beyond)) if beyond else whole
+
+
+def _size(part: tuple[tuple[int, ...], Floats]) -> int:
+    return part[1].size
+
+
 SMALL_PRODUCT = 2**13  # largest product, in entries, that a compiled pass holds entirely
 MOST_STRETCHES = 64
 BITS, STATES_OF_BITS = np.array([1, 2, 4, 8, 16, 64]), np.array([2, 4, 16, 256, 65536])
@@ -54,7 +103,7 @@ class Cliques(NamedTuple):
         parents[has_parent] = members[pointers[has_parent] + 1]
         return cls(place, pointers, members, parents)
 
-    def log2_entries(self, n_states: Ints) -> NDArray[np.float64]:
+    def log2_entries(self, n_states: Ints) -> Floats:
         """Return log base 2 of the joint states of each clique, given the states of the variable at each place."""
         if not len(n_states):
             return np.empty(0)
@@ -113,7 +162,7 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
     )
 
 
-def _live(messages: NDArray[np.float64], parents: Ints) -> NDArray[np.float64]:
+def _live(messages: Floats, parents: Ints) -> Floats:
     """Return the message entries held while each bucket is computed, its own message included."""
     released = np.zeros(len(messages))
     goes = np.flatnonzero(parents >= 0)

@@ -10,11 +10,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.axes import spread
 from certimap.core.logs import log_sum
 from certimap.errors import ModelError
 
-Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)
 SMALL_TABLE = 2**10  # entries of tables whose logs are taken together
 MANY_FACTORS = 1000

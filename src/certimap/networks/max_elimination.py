@@ -7,16 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Ints
 from certimap.core.axes import spread
 from certimap.core.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, best_type, bits_of_state
-from certimap.networks.integers import FineIntegers
-from certimap.networks.kernels.buckets import decode_buckets, max_buckets
-from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
-from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
+from certimap.networks.kernels.buckets import MAX_TABLES, decode_buckets, max_buckets, max_out
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
 SMALL_TABLE = 2**12  # largest product, in entries, for multiplying tables beforehand
@@ -211,7 +209,7 @@ class PackedStates:
                 flat |= columns[:, k] << np.uint8(k * self._bits)
         self._packed = flat
 
-    def at(self, place: NDArray[np.int64]) -> int:
+    def at(self, place: Ints) -> int:
         """Return the state at one entry."""
         k = int(np.ravel_multi_index(tuple(place), self._shape)) if self._shape else 0
         if self._bits >= 8:
@@ -259,7 +257,7 @@ def _row_variables(separator: Sequence[int], tables: Sequence[Table], sizes: Map
     return chosen
 
 
-def _merged(tables: list[Table], problem: Problem, place: NDArray[np.int64]) -> list[Table]:
+def _merged(tables: list[Table], problem: Problem, place: Ints) -> list[Table]:
     """Multiply small tables until at most `MAX_TABLES` are left."""
     groups = sorted(tables, key=lambda t: (t.log_values.size, t.scope))
 

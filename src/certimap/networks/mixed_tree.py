@@ -9,8 +9,8 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
@@ -18,8 +18,6 @@ from certimap.networks.kernels import mixed as kernels
 from certimap.networks.problem import ROUNDING, Problem, product
 from certimap.networks.relaxation.partition import Region, split
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them
 SECONDS_PER_PRODUCT = 4e-10

@@ -1,13 +1,14 @@
-"""The base of Bayesian and Markov networks: a product of factors that can be queried and compiled."""
+"""Networks: products of factors that can be queried and compiled. Markov networks are unnormalised ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.box import Points
 from certimap.core.control import Limits
 from certimap.core.domain import Domain
@@ -66,7 +67,7 @@ class Network(Model):
         """Return the variables that the marginal of some variables depends on."""
         return set(range(len(self.domain)))
 
-    def log_joint(self, points: Points) -> NDArray[np.float64]:
+    def log_joint(self, points: Points) -> Floats:
         """Return the natural log of the product of all factors at each full assignment.
 
         Parameters
@@ -115,3 +116,51 @@ class Network(Model):
         The circuit's value is p(q, e); see `compile` for the errors.
         """
         return conversions().compile_query(self, query, max_edges=Limits(max_edges).edges_allowed)
+
+
+class MarkovNetwork(Network):
+    """An unnormalised product of factors.
+
+    Parameters
+    ----------
+    domain
+        The variables, all categorical.
+    factors
+        `Factor`s over positions in the domain. Scopes may repeat (their factors multiply) or be empty (a
+        constant, which counts).
+
+    Raises
+    ------
+    ModelError
+        For a real variable, or a factor that does not fit the domain.
+    """
+
+    def __init__(self, domain: Domain, factors: Iterable[Factor]) -> None:
+        all_factors = tuple(factors)
+        super().__init__(domain, all_factors, (None,) * len(all_factors))
+
+    @cached_property
+    def log_partition(self) -> float:
+        """Natural log of the sum of the product over all assignments, by elimination.
+
+        Raises TooLarge when its tables do not fit into memory, ImpossibleEvidence when the sum is 0.
+        """
+        from certimap.core.query import make_query
+        from certimap.networks.sum_elimination import log_evidence_of
+
+        return log_evidence_of(self, make_query(self.domain))
+
+    def log_prob(self, points: Points) -> Floats:
+        """Return the natural log of the normalised probability of full assignments, shape (batch,).
+
+        Parameters
+        ----------
+        points
+            State positions of all variables, shape (batch, n_variables).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            ln p of each row, in nats; -inf where it is impossible.
+        """
+        return self.log_joint(points) - self.log_partition

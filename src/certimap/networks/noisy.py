@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Label
 from certimap.errors import ModelError, QueryError
 
-Floats = NDArray[np.float64]
 MAX_TABLE = 4096  # a table up to this size is written out; a larger one becomes a chain of small tables
 MAX_FUNCTION_TABLE = 2**24
 

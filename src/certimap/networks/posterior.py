@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.domain import Domain
@@ -18,7 +19,7 @@ from certimap.core.posterior import Facts, LogInterval, Tightening
 from certimap.core.query import Query
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.errors import TooLarge
-from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.bayesian import EXACT, BayesianNetwork
 from certimap.networks.conditional import (
     NuisancePart,
     PointEvaluator,
@@ -42,12 +43,10 @@ from certimap.networks.relaxation.split_tree import (
     split_tree,
 )
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
-from certimap.networks.rows import EXACT
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 from certimap.networks.support import likely_states, supported_states
 from certimap.networks.width import looks_too_wide
 
-Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
 TIME_SHARE = 0.05  # of the time left that this may take
 DEAR_POINT = 2.0**24  # table entries per point from which points are valued one by one, with a look at the clock
@@ -62,7 +61,6 @@ CLIMB_SHARE = 0.25  # of the work of tightening and probing that climbs may cost
 SHRINK_ROUNDS = 4
 STALLED = 0.02  # of the gap: a temperature that gained no more is the last one, larger tables come next
 MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
-Ints = NDArray[np.int64]
 PART_SECONDS = 0.3  # that likely states of nuisance variables get, even if the time is up
 PART_WORK = 2.0**20  # table entries per point for summing a part of the nuisance variables
 UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation for upper bounds
@@ -226,7 +224,7 @@ class NetworkProber:
         self.rng = np.random.default_rng(0)
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
         self.credit, self.log_bound, self.bound_before = FIRST_CLIMBS, self.log_ceiling, math.inf
-        self.best: NDArray[np.int64] | None = None
+        self.best: Ints | None = None
         self.best_value = -math.inf
         self.kept = np.zeros(domain.total_states, np.uint8)
         for own in self.states.columns:
@@ -273,7 +271,7 @@ class NetworkProber:
 
     def starts(self) -> Points:
         """Return points read off the relaxation, climbs from them, and climbs from around the best so far."""
-        found: list[NDArray[np.int64]] = []
+        found: list[Ints] = []
         for placed in (self.now, self.next):
             if placed is not None and not (found and self.control.should_stop):
                 found.append(placed.decode(self.kept, self.clock))
@@ -285,11 +283,11 @@ class NetworkProber:
             found.extend(self._climb(p) for p in self._perturbed() if not self.control.should_stop)
         return self.states.to_domain(np.stack(found))
 
-    def _perturbed(self) -> list[NDArray[np.int64]]:
+    def _perturbed(self) -> list[Ints]:
         """Return the best point with some variables moved to random states that are left."""
         if self.best is None:
             return []
-        out: list[NDArray[np.int64]] = []
+        out: list[Ints] = []
         for _ in range(PERTURBED):
             point = self.best.copy()
             for i in np.flatnonzero(self.rng.random(len(point)) < SHARE_MOVED):
@@ -299,7 +297,7 @@ class NetworkProber:
             out.append(point)
         return out
 
-    def _climb(self, inner: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _climb(self, inner: Ints) -> Ints:
         n_states = np.array([len(c) for c in self.states.columns], np.int64)
         before, point = self.evaluator.work, np.array(inner, np.int64)
         if self.evaluator.log_values(point[None])[0] > -np.inf:  # single changes lead away from nowhere else
@@ -367,7 +365,7 @@ class NetworkProber:
         """Turn a bound on the kept states into one on the whole box, dropped states included; keep the lowest."""
         self.log_bound = min(self.log_bound, max(bound, float(np.max(self.dropped, initial=-np.inf))))
 
-    def _drop(self, gone: NDArray[np.bool_], bounds: Floats) -> None:
+    def _drop(self, gone: Flags, bounds: Floats) -> None:
         self.dropped[gone] = np.maximum(self.dropped[gone], bounds[gone])
         self.kept[gone] = 0
 

@@ -1,4 +1,7 @@
-"""The problem of a query: maximise over some variables a product of tables, the others summed out."""
+"""The problem of a query: maximise over some variables a product of tables, the others summed out.
+
+Its integers have logs rounded up to a unit, so that sums and maxima are exact.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Flags, Floats, Ints
 from certimap.core.axes import spread
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -24,9 +28,6 @@ if TYPE_CHECKING:
     from certimap.core.control import Control
     from certimap.core.query import Query
     from certimap.networks.network import Network
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Joined:
@@ -40,12 +41,12 @@ class Joined:
         self.tables = tables
         self.sizes: Ints = np.array([t.log_values.size for t in tables], np.int64)
         self.starts: Ints = np.cumsum(self.sizes) - self.sizes
-        self.values: NDArray[Any] = np.empty(0)
+        self.values: Array = np.empty(0)
         if len(tables):
             self.values = np.concatenate([t.log_values.reshape(-1) for t in tables])
 
     @cached_property
-    def tops(self) -> NDArray[Any]:
+    def tops(self) -> Array:
         """The largest entry of each table."""
         return np.maximum.reduceat(self.values, self.starts) if len(self.sizes) else self.values
 
@@ -59,7 +60,7 @@ class Joined:
         """The number of states of each of these variables."""
         return flattened([t.log_values.shape for t in self.tables])[1]
 
-    def each(self, of_table: NDArray[Any]) -> NDArray[Any]:
+    def each(self, of_table: Array) -> Array:
         """Repeat a number per table for each of its entries."""
         return np.repeat(of_table, self.sizes)
 
@@ -78,7 +79,7 @@ class Joined:
         """Return the sum over tables of floats of the largest magnitude among finite entries."""
         return float(self.largest.sum())
 
-    def entries_at(self, states: Ints) -> NDArray[Any]:
+    def entries_at(self, states: Ints) -> Array:
         """Return the entry of each table at one point, given the state of each variable by its position."""
         pointers, variables = self.scopes
         n_axes, at = np.diff(pointers), np.zeros(len(self.sizes), np.int64)
@@ -190,7 +191,7 @@ class QueryStates:
         """For each query variable the columns of its surviving states, in the problem's order."""
         return tuple(start + own for start, own in zip(self.domain.offsets[:-1], self.survivors, strict=True))
 
-    def to_problem(self, points: Points) -> tuple[States, NDArray[np.bool_]]:
+    def to_problem(self, points: Points) -> tuple[States, Flags]:
         """Return points in the problem's numbers, shape (batch, n), and which of them are possible at all."""
         inner = self.position[self.domain.offsets[:-1] + np.asarray(points, np.int64)]
         return inner, np.all(inner >= 0, axis=1)
@@ -259,7 +260,7 @@ def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int])
     return total
 
 
-def is_hard(log_values: Values) -> NDArray[np.bool_]:
+def is_hard(log_values: Values) -> Flags:
     """Return which entries represent probability 0."""
     if log_values.dtype.kind == "i":
         return log_values <= FLOOR
@@ -398,3 +399,115 @@ def _value_at_one(problem: Problem, states: States) -> float | int:
 def rounding_at(problem: Problem) -> float:
     """Return a bound (nats) on the rounding error of `value_at` at any point."""
     return 2.0 * ROUNDING * (abs(float(problem.constant)) + problem.joined.reach())
+
+
+RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
+FINEST_UNIT = 2.0**-48
+WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_integers` keeps apart
+
+
+def to_integers(problem: Problem) -> Problem:
+    """Round the logs of a problem without nuisance variables up to multiples of a unit (a power of two).
+
+    Values never decrease: the slack and the rounding of each entry are added, so that every upper bound on the
+    integers also bounds the problem. From here on sums and maxima are exact in any order.
+    """
+    if problem.is_integral:
+        return problem
+    joined = problem.joined
+    reach = joined.reach() + abs(problem.constant) + 1.0
+    unit = max(FINEST_UNIT, 2.0 ** (math.ceil(math.log2(reach)) - RANGE_BITS))
+    values, starts = rounded_up(joined.values, unit), joined.starts.tolist()
+    tables = tuple(
+        Table(t.scope, values[k : k + t.log_values.size].reshape(t.log_values.shape))
+        for t, k in zip(problem.tables, starts, strict=True)
+    )
+    constant = problem.constant + problem.log_slack
+    constant = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
+    return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
+
+
+class FineIntegers(NamedTuple):
+    """The tables of a problem in a unit that does not grow with their number: for `MaxElimination` alone."""
+
+    values: Ints  # the concatenated entries of all tables, the largest of each 0; `HARD` for zeros
+    constant: int  # in units, an integer of any size
+    lowest: int  # no finite entry is lower
+    unit: float  # nats per unit
+
+
+def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> FineIntegers:
+    """Round like `to_integers`, to a unit that does not grow with the number of tables.
+
+    The largest entry of each table moves to the constant. Finite entries below `lowest` are raised to it, so that
+    sums of `n_added` entries fit. Values never decrease.
+
+    `n_added`: the most tables, messages included, that are ever added up. `reach`: range, in nats below the
+    largest entry of a table or message, in which entries stay distinct. The unit is proportional to it.
+    """
+    lowest = -(2**58 // max(n_added, 1))
+    unit = 2.0 ** math.ceil(math.log2(reach / -lowest))
+    constant = problem.constant + problem.log_slack
+    units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
+    joined = problem.joined
+    shift = np.floor(np.where(joined.tops > -np.inf, joined.tops, 0.0) / unit)
+    units += sum(map(int, shift.tolist()))
+    finite = joined.values > -np.inf
+    scaled = np.where(finite, joined.values, joined.each(joined.tops))
+    with np.errstate(invalid="ignore"):  # of tables without a positive entry, whose entries are replaced
+        scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - joined.each(shift))
+    integers = np.where(finite, np.maximum(np.where(finite, scaled, 0.0), lowest), HARD).astype(np.int64)
+    return FineIntegers(integers, units, lowest, unit)
+
+
+def narrow_reach(problem: Problem) -> float:
+    """Return a `reach` that suffices unless messages spread over far more nats than the tables do."""
+    joined = problem.joined
+    if not len(joined.tables):
+        return 32.0
+    is_possible = joined.tops > -np.inf
+    widest = float(np.max(joined.tops[is_possible] - joined.lowest()[is_possible], initial=0.0))
+    return min(max(4.0 * widest, 32.0), WIDE_REACH)
+
+
+def rounded_up(log_values: Values, unit: float) -> Values:
+    """Return logs (nats) as integers of `unit`, rounded up; `HARD` for -inf."""
+    finite = log_values > -np.inf
+    values = np.where(finite, log_values, 0.0)
+    scaled = np.ceil((values + 2.0 * ROUNDING * np.abs(values)) / unit)
+    return np.where(finite, scaled.astype(np.int64), HARD)
+
+
+def in_nats(units: int, unit: float) -> float:
+    """Return an integer number of units in nats, rounded up; -inf for `HARD`."""
+    return -math.inf if units <= FLOOR else above_nats(units, unit)
+
+
+def above_nats(units: int, unit: float) -> float:
+    """Return an integer number of units, of any size, in nats, rounded up."""
+    value = units * unit
+    return value + 2.0 * ROUNDING * abs(value)
+
+
+def below_nats(log_value: float, unit: float) -> int:
+    """Return a log (nats) as an integer number of units, rounded down; `HARD` for -inf."""
+    if log_value == -math.inf:
+        return HARD
+    return math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
+
+
+def above_units(log_value: float, unit: float) -> int:
+    """Return a log (nats) as an integer number of units, rounded up; `HARD` for -inf."""
+    if log_value == -math.inf:
+        return HARD
+    return math.ceil(math.nextafter(log_value, math.inf) / unit) + 1
+
+
+def to_floats(problem: Problem) -> Problem:
+    """Return an integer problem in nats, without its constant; `log_slack` holds the rounding error."""
+    tables = tuple(
+        Table(t.scope, np.where(t.log_values > FLOOR, t.log_values * problem.unit, -np.inf))
+        for t in problem.tables
+    )
+    slack = ROUNDING * math.fsum(largest(t.log_values) for t in tables)
+    return Problem(problem.sizes, problem.query, tables, 0.0, slack)

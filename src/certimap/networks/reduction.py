@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
@@ -35,7 +35,7 @@ class Reduced:
     # mentions)
     sizes: dict[int, int]
     # which states survive, as positions, for each variable that is not barren
-    states: dict[int, NDArray[np.int64]]
+    states: dict[int, Ints]
     query: tuple[int, ...]  # the query variables, in the user's order
     log_constants: list[float]  # natural logs of the factors that became constants
 
@@ -74,7 +74,7 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
     return Reduced(domain, [f for f in taken if f.scope], sizes, states, queried, log_constants)
 
 
-def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:
+def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, Ints]]:
     """Return the relevant factors, with soft evidence added, and the allowed states."""
     domain = model.domain
     weights = query.log_weights
@@ -95,7 +95,7 @@ def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int
     return factors, allowed
 
 
-def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, Ints]:
     """Return the positions of all states of some variables; variables of one size share an array."""
     sizes: list[int] = domain.n_states.tolist()
     positions = {k: np.arange(k) for k in set(sizes)}
@@ -103,8 +103,8 @@ def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, NDArray[n
 
 
 def _surviving_states(
-    factors: list[Factor], allowed: dict[int, NDArray[np.int64]], domain: Domain, control: Control
-) -> dict[int, NDArray[np.int64]]:
+    factors: list[Factor], allowed: dict[int, Ints], domain: Domain, control: Control
+) -> dict[int, Ints]:
     """Drop states that some factor makes impossible, until nothing changes (arc consistency)."""
     states = dict(allowed)
     touching: dict[int, list[int]] = {}
@@ -143,7 +143,7 @@ def _surviving_states(
     return states
 
 
-def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> tuple[NDArray[np.float64], float]:
+def _restricted(factor: Factor, states: dict[int, Ints]) -> tuple[Floats, float]:
     """Return a factor's entries as it holds them, linear or logs, at surviving states, and what zero is there."""
     table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
     for axis, v in enumerate(factor.scope):
@@ -152,7 +152,7 @@ def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> tuple[N
     return table, zero
 
 
-def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
+def _take(factor: Factor, states: dict[int, Ints]) -> Factor:
     """Restrict a factor to surviving states; a variable with one left leaves the scope."""
     table = factor.log_table if factor.in_logs else factor.table
     index = tuple(int(states[v][0]) if len(states[v]) == 1 else slice(None) for v in factor.scope)

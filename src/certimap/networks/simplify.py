@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Ints
 from certimap.core.axes import spread
 from certimap.core.control import Control
 from certimap.core.logs import add_to, log_sum
@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
 
     variable: int
     scope: tuple[int, ...]
-    states: NDArray[np.int64]
+    states: Ints
 
 
 class KeptStates(NamedTuple):
@@ -398,7 +398,7 @@ class _Work:
         for table in others:
             self.add_normalised(self.composed(table, v, rest, states))
 
-    def composed(self, table: Table, v: int, rest: Sequence[int], states: NDArray[np.int64]) -> Table:
+    def composed(self, table: Table, v: int, rest: Sequence[int], states: Ints) -> Table:
         """Return a table with v replaced by a function of `rest`."""
         union = tuple(sorted({*rest, *table.scope} - {v}))
         index: list[Values] = []

@@ -8,17 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags
 from certimap.core.control import Control
 from certimap.core.posterior import FIND_SECONDS
 from certimap.networks.problem import Problem, is_hard
 
-Bools = NDArray[np.bool_]
 FAILURES_PER_VARIABLE = 4
 GUIDED_FAILURES_PER_VARIABLE = 0.5
 
-Masks = Mapping[int, Bools]
+Masks = Mapping[int, Flags]
 
 
 class Guide(ABC):
@@ -80,10 +79,10 @@ def supported_states(
 class _Left(NamedTuple):
     """The remaining states of every variable, as masks (replaced, never modified), and their numbers."""
 
-    masks: dict[int, Bools]
+    masks: dict[int, Flags]
     counts: dict[int, int]
 
-    def put(self, v: int, mask: Bools) -> None:
+    def put(self, v: int, mask: Flags) -> None:
         self.masks[v] = mask
         self.counts[v] = int(np.count_nonzero(mask))
 
@@ -153,7 +152,7 @@ class _Search:
         is_next = [v for v, n in left.counts.items() if n == fewest and v in among]
         return min(is_next, key=lambda v: (-len(self.touching[v]), v)) if fewest else None
 
-    def likely_state(self, v: int, left: dict[int, Bools]) -> int:
+    def likely_state(self, v: int, left: dict[int, Flags]) -> int:
         """Return the state for which the variable's tables have the largest product of largest open entries."""
         total = np.where(left[v], 0.0, -np.inf)
         for k in self.touching[v]:
@@ -164,7 +163,7 @@ class _Search:
         return int(np.argmax(total))
 
 
-def _open(scope: tuple[int, ...], left: dict[int, Bools]) -> Bools:
+def _open(scope: tuple[int, ...], left: dict[int, Flags]) -> Flags:
     """Return which entries of a table over a scope have only remaining states."""
     found = np.ones((1,) * len(scope), np.bool_)
     for axis, v in enumerate(scope):

@@ -1,12 +1,11 @@
 """Writes proof files from the record of a run, its model and its query, and has them checked.
 
 The proof of an answer to a circuit is written while the search runs (`solvers/record.py`); if the solver keeps no
-boxes, `circuits` searches once more. Networks are proved after the answer (`networks`): by elimination
+boxes, `finish` searches once more. Networks are proved after the answer: by elimination
 (`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
 """
 
 from certimap.proofs.checking import check
-from certimap.proofs.circuits import answers_of
-from certimap.proofs.finish import finished, reduced_network, wants_for_proof
+from certimap.proofs.finish import answers_of, finished, reduced_network, wants_for_proof
 
 __all__ = ["answers_of", "check", "finished", "reduced_network", "wants_for_proof"]

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.checker.network import Flags, PlainNetwork, Scope
-from certimap.checker.numbers import Floats
+from certimap.checker.network import PlainNetwork, Scope
 from certimap.checker.steps import (
     BACK,
     CLOSE,
@@ -26,12 +24,13 @@ from certimap.checker.steps import (
     TRY,
     shares,
 )
+from certimap.core.arrays import Array, Flags, Floats
 from certimap.core.control import Control
 
 QUICK_ENTRIES, MOST_ENTRIES = 2.0**24, 2.0**32
 SUM_BITS, TABLE_BITS = 24.0, (10.0, 14.0, 18.0)
 MARGIN = 1e-13  # relative; states are dropped only this far below the threshold, against rounding elsewhere
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Array]
 Box = list[Flags]
 
 
@@ -84,7 +83,7 @@ class Script:
 
     @property
     def arrays(self) -> Arrays:
-        empty: list[NDArray[Any]] = [np.zeros(0)]
+        empty: list[Array] = [np.zeros(0)]
         return {
             "steps": np.array(self.steps, np.int32),
             "shifts": np.concatenate(self.shifts or empty),

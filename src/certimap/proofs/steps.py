@@ -20,8 +20,7 @@ from certimap.core.control import TimeUp
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, Table
-from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended, cut
-from certimap.proofs.relaxations import summed_out
+from certimap.proofs.relaxations import MAX_ASCENTS, SHARE, ascended, cut, summed_out
 from certimap.proofs.script import MARGIN, Arrays, Box, Open, Script, ScriptPart
 
 SMALL_TABLE, SMALL_SCOPE = 64, 4  # an elimination that makes a table this small is always allowed

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.buckets import ProofBuckets
 from certimap.checker.elimination import EliminationPart, exclude
 from certimap.checker.models import CheckBudget, Rejected
-from certimap.checker.numbers import Flags, Floats, Ints
 from certimap.checker.vectors import (
     TIE,
     PlainVectors,
@@ -29,16 +26,17 @@ from certimap.checker.vectors import (
     is_exceeded,
     room_below,
 )
+from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels.dominance import skyband
-from certimap.solvers.elimination.kernels.witnesses import dominators
+from certimap.solvers.elimination.kernels.mixtures import dominators
 
 ROUNDS = 200  # of play for a combination
 FEW = 64  # with at most this many vectors in a set, no combinations are sought
 BUDGET = 10**12  # multiplications per set: no real limit, for the clock ends a long search
 MARGIN = 0.2  # of the allowance; vectors that much below the checker's level are listed too
 NOTHING = np.empty(0, np.int64)
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Array]
 
 
 class VectorRecorder(PlainVectors):
@@ -144,7 +142,7 @@ def linear(found: Vectors, order: Ints) -> tuple[Floats, Ints]:
     return np.exp(values - np.repeat(tops, np.diff(ptr), axis=0)), ptr
 
 
-def counted(picked: NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
+def counted(picked: Ints32) -> tuple[Ints, Ints, Ints]:
     """Return the picking rows, the picked rows, and their weights: the pick of round t counts t times."""
     is_round = np.cumsum(picked < 0, axis=1) == 0
     owner, place = np.nonzero(is_round)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
+from certimap.core.arrays import Array
 from certimap.core.box import Points
 from certimap.core.domain import Label, Real
 from certimap.core.posterior import Posterior
@@ -124,7 +124,7 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
         return unproved(reason)
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER) and certificate.delta > 0.0:
         log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
-        record: dict[str, NDArray[Any]] = {
+        record: dict[str, Array] = {
             "log_open": np.array(log_open),
             "log_closed": np.array(log_closed),
             "counts": np.array(counts, np.int64),

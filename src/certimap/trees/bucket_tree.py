@@ -1,4 +1,4 @@
-"""Posteriors of networks of moderate width, computed from the tables of an elimination tree."""
+"""Posteriors of networks of moderate width, computed by passes over the tables of an elimination tree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
@@ -23,13 +23,66 @@ from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2
-from certimap.trees import build
-from certimap.trees.kernels.draw import draw, follow_maxima
-from certimap.trees.kernels.passes import PassRoom, upward
-from certimap.trees.kernels.wide_passes import cumulate_wide
-from certimap.trees.regions import Bucket, condition, contract_chains, make_tree
-from certimap.trees.wide import Floats, Wide, as_wide
-from certimap.trees.work import pass_down, room_for, wide_each, wide_up
+from certimap.trees.kernels.passes import DownRoom, PassRoom, downward, draw, follow_maxima, upward
+from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
+from certimap.trees.regions import Bucket, buckets_of_latent_tree, condition, contract_chains, make_tree
+from certimap.trees.wide import Wide, as_wide
+
+
+def room_for(tree: RegionTree, n_rows: int) -> PassRoom:
+    """Allocate the buffers of a block of rows."""
+    n = tree.n_regions
+    n_joint, n_message, n_largest = tree.of_shape("buffers", lambda: _buffers(tree))
+    return PassRoom(
+        np.empty((n_joint, n_rows)),
+        np.empty((n, n_rows)),
+        np.empty((n_message, n_rows)),
+        np.empty((n, n_rows)),
+        np.empty((n_largest, n_rows)),
+        np.full(n_rows, tree.is_delicate, np.uint8),
+    )
+
+
+def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: PassRoom) -> Floats:
+    """Return natural logs with each variable set to each state, shape (total_states, rows), after `upward`."""
+    a = tree.arrays
+    n_rows, n_children = mask.shape[1], np.diff(a.child_ptr)
+    below = DownRoom(
+        np.empty((int(np.max(n_children * np.diff(a.joint_ptr), initial=1)), n_rows)),
+        np.empty((int(np.max(n_children, initial=1)), n_rows)),
+        np.empty_like(room.message),
+        np.empty_like(room.message_exponent),
+    )
+    each = np.empty((mask.shape[0], n_rows))
+    downward(a, mask, is_bound, room, below, each)
+    return each
+
+
+def _buffers(tree: RegionTree) -> tuple[int, int, int]:
+    """Return the numbers per row in all joint spaces, in all messages, and in the largest joint space."""
+    a = tree.arrays
+    return int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr)))
+
+
+def wide_up(tree: RegionTree, mask: Flags, is_bound: bool) -> tuple[float, WideRoom]:
+    """Send all messages of one row to the root; return the natural log of its value, and the messages."""
+    n_joint, n_message = int(tree.arrays.joint_ptr[-1]), int(tree.arrays.message_ptr[-1])
+    room = WideRoom(
+        np.empty(n_joint), np.empty(n_joint, np.int64), np.empty(n_message), np.empty(n_message, np.int64)
+    )
+    upward_wide(tree.arrays, np.ascontiguousarray(mask), is_bound, room)
+    with np.errstate(divide="ignore"):
+        return float(np.log(room.message[-1]) + room.message_exponent[-1] * LN2), room
+
+
+def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
+    """Return the natural log of the value with each variable set to each state, shape (total_states,)."""
+    a = tree.arrays
+    n_suffix = int(np.max((np.diff(a.child_ptr) + 1) * np.diff(a.joint_ptr)))
+    suffix, each = (np.empty(n_suffix), np.empty(n_suffix, np.int64)), np.empty(len(mask))
+    downward_wide(a, np.ascontiguousarray(mask), is_bound, wide_up(tree, mask, is_bound)[1], *suffix, each)
+    return each
+
 
 Fill = Callable[[Floats, int, int], None]  # writes masks of rows (first row, number) into a block's columns
 MAX_TABLE = 4_000_000
@@ -57,11 +110,11 @@ class BucketTreePosterior:
     @classmethod
     def from_tree(
         cls,
-        parent: NDArray[np.int64],
-        transitions: Sequence[NDArray[np.float64] | Wide],
-        priors: Mapping[int, NDArray[np.float64] | Wide],
-        latent_of: NDArray[np.int64],
-        emissions: Sequence[NDArray[np.float64] | Wide],
+        parent: Ints,
+        transitions: Sequence[Floats | Wide],
+        priors: Mapping[int, Floats | Wide],
+        latent_of: Ints,
+        emissions: Sequence[Floats | Wide],
         query: Query,
         *,
         root: int | None = None,
@@ -81,7 +134,7 @@ class BucketTreePosterior:
         """
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
-        buckets = build.buckets_of_latent_tree(
+        buckets = buckets_of_latent_tree(
             np.asarray(parent, np.int64),
             list(map(as_wide, transitions)),
             {latent: as_wide(prior) for latent, prior in priors.items()},
@@ -148,7 +201,7 @@ class BucketTreePosterior:
         operations = int(np.sum(a.own_states) + len(a.children) + 4 * len(a.own_states))
         return operations * ULP + self.region_tree.log_error
 
-    def log_prob(self, points: Points) -> NDArray[np.float64]:
+    def log_prob(self, points: Points) -> Floats:
         """Natural log of p(q | e), shape (batch,)."""
         rows = self._block_rows(len(points))
         places = self.domain.offsets[:-1, None] * rows + np.arange(rows)  # of the first state of each variable
@@ -159,22 +212,22 @@ class BucketTreePosterior:
 
         return self._whole(len(points), fill, is_bound=False)
 
-    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass(self, boxes: Boxes) -> Floats:
         """Natural log of P(box | e), shape (batch,)."""
         return self._upward(boxes.mask, is_bound=False)
 
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_bound(self, boxes: Boxes) -> Floats:
         """Return an upper bound on ln of the largest p(q | e) in each box, rounded outward, shape (batch,)."""
         bound = self._upward(boxes.mask, is_bound=True)
         return self._outward(np.minimum(bound, self._upward(boxes.mask, is_bound=False)))
 
-    def _outward(self, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _outward(self, log_bounds: Floats) -> Floats:
         """Round upper bounds up by the error of the pass and the relative error of the logs."""
         with np.errstate(invalid="ignore"):
             raised = log_bounds + (self.log_slack + _LOG_ERROR * np.abs(log_bounds))
         return np.minimum(np.where(log_bounds == -np.inf, -np.inf, raised), 0.0)
 
-    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+    def log_mass_each(self, boxes: Boxes) -> Floats:
         """ln P(box with variable i set to state a | e) for every (i, a), shape (batch, total_states)."""
         return self._sweep(boxes.mask, is_bound=False)[1]
 
@@ -239,13 +292,11 @@ class BucketTreePosterior:
         follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *joint, position, point)
         return point[None, :]
 
-    def _draw(
-        self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points
-    ) -> None:
+    def _draw(self, cumulative: Floats, key: np.uint64, rows: Ints, points: Points) -> None:
         tree = self.region_tree
         slot_map = tree.slot_map
 
-        def block(part: NDArray[np.int64]) -> None:
+        def block(part: Ints) -> None:
             position = np.zeros(tree.n_regions, np.int64)
             draw(tree.arrays, slot_map, tree.parent, tree.variable, cumulative, key, part, position, points)
 
@@ -265,10 +316,10 @@ class BucketTreePosterior:
         size = int(a.message_ptr[-1]) + int(a.joint_ptr[-1])
         return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
 
-    def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
+    def _upward(self, mask: Flags, *, is_bound: bool) -> Floats:
         return self._whole(len(mask), _of_mask(mask), is_bound=is_bound)
 
-    def _whole(self, batch: int, fill: Fill, *, is_bound: bool) -> NDArray[np.float64]:
+    def _whole(self, batch: int, fill: Fill, *, is_bound: bool) -> Floats:
         """Return the natural logs of rows at the root, shape (batch,)."""
         out = np.empty(batch)
 
@@ -310,12 +361,12 @@ class BucketTreePosterior:
             value[b], _ = wide_up(self.region_tree, row, is_bound)
         return value
 
-    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
         _, work = wide_up(self.region_tree, mask, is_bound=True)
         return work.message, work.message_exponent
 
-    def _sweep(self, mask: NDArray[np.bool_], *, is_bound: bool) -> tuple[Floats, Floats]:
+    def _sweep(self, mask: Flags, *, is_bound: bool) -> tuple[Floats, Floats]:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
         out, whole = np.empty(mask.shape), np.empty(len(mask))
 
@@ -343,7 +394,7 @@ class TreeProber(SteadyProber):
         return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
 
 
-def _of_mask(mask: NDArray[np.bool_]) -> Fill:
+def _of_mask(mask: Flags) -> Fill:
     """Return a function that writes rows of masks into the columns of a block."""
 
     def fill(part: Floats, start: int, count: int) -> None:
@@ -352,5 +403,5 @@ def _of_mask(mask: NDArray[np.bool_]) -> Fill:
     return fill
 
 
-def _ints(values: NDArray[np.int64]) -> list[int]:
+def _ints(values: Ints) -> list[int]:
     return [int(v) for v in values]

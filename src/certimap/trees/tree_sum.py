@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints16
 from certimap.core.control import Control
 from certimap.core.rounding import ULP
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.kernels import vector_bounds as kernels
 
 DOING = "bounding a mixture of trees"
-Floats = NDArray[np.float64]
 LARGEST_ROOM = 2**23  # limit on numbers in the sets of one tree
 FEWEST_ROWS = 8
 POOL = 16  # products held before they are merged, in limits of a set
@@ -33,7 +32,7 @@ class BoxBound:
 
     log_bound: float  # an upper bound on every value in the box
     log_states: Floats  # (columns,): upper bounds with each state fixed; -inf outside the box
-    points: NDArray[np.int16]  # (trees, n): the trees' own maximisers
+    points: Ints16  # (trees, n): the trees' own maximisers
     largest: int  # the tree of the largest maximum
 
 
@@ -52,9 +51,7 @@ class TreeSum:
         """Return arrays for sets of at most `limit` rows, fewer for long vectors."""
         return _room(self.trees, limit)
 
-    def bound(
-        self, mask: NDArray[np.bool_], log_target: float, room: kernels.VectorRoom, control: Control
-    ) -> BoxBound:
+    def bound(self, mask: Flags, log_target: float, room: kernels.VectorRoom, control: Control) -> BoxBound:
         """Bound a box, `mask` (columns,), and the box with each of its states fixed.
 
         `log_target` is the natural log of the target value; more than `rounding.LOG_FLOOR`, so that nothing
@@ -75,13 +72,7 @@ class TreeSum:
         return BoxBound(log_bound, log_states, points, int(np.argmax(values)))
 
     def _bound_tree(
-        self,
-        t: int,
-        mask: NDArray[np.bool_],
-        scale: float,
-        room: kernels.VectorRoom,
-        point: NDArray[np.int16],
-        each: Floats,
+        self, t: int, mask: Flags, scale: float, room: kernels.VectorRoom, point: Ints16, each: Floats
     ) -> float:
         """Bound one tree's values, also with each state fixed; find a maximiser."""
         tree = self.trees[t]
@@ -103,7 +94,7 @@ class TreeSum:
         np.minimum(each, value, out=each)
         return value
 
-    def _value(self, t: int, point: NDArray[np.int16], scale: float, room: kernels.VectorRoom) -> float:
+    def _value(self, t: int, point: Ints16, scale: float, room: kernels.VectorRoom) -> float:
         """Return the value of a point under one tree."""
         tree = self.trees[t]
         mask = np.zeros(self.domain.total_states, np.bool_)

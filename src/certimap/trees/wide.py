@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.axes import spread
 from certimap.kernels.wide import LN2
-from certimap.trees.kernels import wide_tables as kernels
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from certimap.trees.kernels import wide_passes as kernels
 
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # exact when multiplied by an integer below 2^21
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
@@ -84,7 +80,7 @@ class Wide:
         """The exponent of the smallest positive entry, 0 if none is below 1."""
         return int(kernels.smallest_exponent(self.mantissa.ravel(), self.exponent.ravel()))
 
-    def view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Wide:
+    def view(self, change: Callable[[Array], Array]) -> Wide:
         """Apply a function that only moves entries (an index, a transposition, a new shape)."""
         return Wide(change(self.mantissa), change(self.exponent), self.log_error)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certimap.certify.books import Books
 from certimap.certify.certificate import issue, pareto_front
 from certimap.certify.external import own_source
+from certimap.certify.findings import Books
 from certimap.certify.ledger import Ledger, is_partition
 from certimap.core.box import Boxes
 from certimap.core.control import Control

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.certify.books import Books
+from certimap.certify.findings import Books
 from certimap.checker import Proof
 from certimap.checker.network import boxes_beside
 from certimap.core.control import Control

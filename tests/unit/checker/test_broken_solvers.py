@@ -9,7 +9,7 @@ import pytest
 
 import certimap as cm
 from certimap.certify import bounds
-from certimap.certify.books import Books
+from certimap.certify.findings import Books
 from certimap.certify.ledger import Ledger
 from certimap.circuits.caps import Caps
 from certimap.circuits.posterior import CircuitPosterior

@@ -28,7 +28,7 @@ from certimap.core.query import make_query
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
 from certimap.proofs import steps as step_proofs
-from certimap.proofs.ascent import ascended, cut
+from certimap.proofs.relaxations import ascended, cut
 from certimap.proofs.script import Script
 from certimap.testing.models import all_points, random_network
 from certimap_lab.proofs import Case, by_steps, failures, random_case, solved

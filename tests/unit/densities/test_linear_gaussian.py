@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 import certimap as cm
 from certimap.core.query import make_query
 from certimap.core.search_boxes import SearchBoxes
-from certimap.densities.mixed import MixedNormals
+from certimap.densities.posterior import MixedNormals
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
 

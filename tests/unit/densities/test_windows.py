@@ -10,8 +10,7 @@ from scipy.special import logsumexp
 import certimap as cm
 from certimap.core.query import make_query
 from certimap.core.search_boxes import SearchBoxes
-from certimap.densities.conditioned import conditioned
-from certimap.densities.windows import WindowedNormals, WindowedProber
+from certimap.densities.conditioned import WindowedNormals, WindowedProber, conditioned
 from certimap.errors import ModelError, QueryError
 
 INF = np.inf

@@ -11,9 +11,17 @@ from certimap.core.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
 from certimap.networks import problem as problem_module
 from certimap.networks.conditional import PointEvaluator, log_total
-from certimap.networks.integers import to_integers
 from certimap.networks.kernels import conditional as kernels
-from certimap.networks.problem import FLOOR, Problem, Table, problem_of, product, rounding_at, value_at
+from certimap.networks.problem import (
+    FLOOR,
+    Problem,
+    Table,
+    problem_of,
+    product,
+    rounding_at,
+    to_integers,
+    value_at,
+)
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.simplify import simplify
 

@@ -17,10 +17,9 @@ from certimap.networks import conditional
 from certimap.networks import problem as problem_module
 from certimap.networks.conditional import PointEvaluator, log_total, ordered_parts
 from certimap.networks.costs import Costs, climb
-from certimap.networks.integers import to_integers
 from certimap.networks.orders import min_fill, plan_elimination
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior, part_of
-from certimap.networks.problem import HARD, Table, problem_of
+from certimap.networks.problem import HARD, Table, problem_of, to_integers
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
 from certimap.networks.support import supported_states

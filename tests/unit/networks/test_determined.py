@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.networks.determined import functions_of, maximised, with_functions
+from certimap.networks.mpe_posterior import functions_of, maximised, with_functions
 from certimap.networks.problem import Problem, Table, value_at
 
 

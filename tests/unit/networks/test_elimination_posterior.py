@@ -18,11 +18,10 @@ from certimap.errors import ImpossibleEvidence
 from certimap.networks import elimination_plan, sum_elimination
 from certimap.networks.elimination_plan import most_added, plan
 from certimap.networks.factor import Factor
-from certimap.networks.integers import above_nats, to_fine_integers
-from certimap.networks.markov import MarkovNetwork
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import EliminationPosterior
-from certimap.networks.problem import Problem, Table, prepared_of
+from certimap.networks.network import MarkovNetwork
+from certimap.networks.problem import Problem, Table, above_nats, prepared_of, to_fine_integers
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
 

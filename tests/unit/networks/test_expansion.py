@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from certimap.networks import expansion
-from certimap.networks.expansion import expanded
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, value_at
+from certimap.solvers.networks import hbfs
+from certimap.solvers.networks.hbfs import expanded
 
 
 def potts(seed: int, n: int, n_states: int, *, attracts: bool, zeros: bool = False) -> Problem:
@@ -32,7 +32,7 @@ def potts(seed: int, n: int, n_states: int, *, attracts: bool, zeros: bool = Fal
 def test_no_move_to_one_state_is_better(
     seed: int, attracts: bool, zeros: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "FEWEST_VARIABLES", 2)
+    monkeypatch.setattr(hbfs, "FEWEST_VARIABLES", 2)
     n = 7
     problem = potts(seed, n, 3, attracts=attracts, zeros=zeros)
     states = expanded(problem)

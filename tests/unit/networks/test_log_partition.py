@@ -8,8 +8,8 @@ from problem_twin import all_values, random_problem
 
 import certimap as cm
 from certimap.errors import QueryError
-from certimap.networks import log_partition as module
-from certimap.networks.log_partition import log_partition
+from certimap.networks import sum_elimination as module
+from certimap.networks.sum_elimination import log_partition
 
 
 @pytest.mark.parametrize("i_bound", [1, 2, 4])

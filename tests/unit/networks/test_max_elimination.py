@@ -11,9 +11,8 @@ from problem_twin import all_values, random_problem
 from certimap.networks import elimination_plan
 from certimap.networks import max_elimination as module
 from certimap.networks.elimination_plan import best_type, plan
-from certimap.networks.integers import narrow_reach, to_integers
 from certimap.networks.max_elimination import MaxElimination, PackedStates
-from certimap.networks.problem import FLOOR, Problem, Table, value_at
+from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
 
 
 @pytest.fixture(params=["one pass", "mixed", "streamed"])

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.reference.problem_twin import all_values, random_problem
 
 from certimap.core.control import Control, TimeUp
-from certimap.networks.delayed_orders import delayed
 from certimap.networks.kernels import mixed as kernels
 from certimap.networks.mixed_tree import MixedTree
 from certimap.networks.problem import Problem, Table
+from certimap.solvers.networks.full_width import delayed
 
 
 def best_by_state(problem: Problem) -> tuple[float, dict[int, np.ndarray]]:

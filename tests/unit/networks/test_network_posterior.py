@@ -14,7 +14,7 @@ from certimap.core.probing import answers_in
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.split_tree import RelaxationPlan
 from certimap.networks.relaxation.tighten import Tightener

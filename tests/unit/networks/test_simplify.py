@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.networks.integers import in_nats, to_integers
-from certimap.networks.problem import HARD, components, restrict, value_at
+from certimap.networks.problem import HARD, components, in_nats, restrict, to_integers, value_at
 from certimap.networks.simplify import simplify, sum_out
 
 

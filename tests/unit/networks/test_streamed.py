@@ -10,7 +10,7 @@ import pytest
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
-from certimap.networks import block_sums, streamed
+from certimap.networks import elimination_plan, streamed
 from certimap.networks.elimination_plan import plan, stretches
 from certimap.networks.problem import Problem, Table
 from certimap.networks.streamed import StreamedSum
@@ -166,7 +166,7 @@ def test_the_clock_is_looked_at():
 @pytest.mark.parametrize("in_logs", [False, True])
 @pytest.mark.parametrize("block", [1, 4, 30, 2**20])
 def test_sums_in_blocks_of_any_size_are_those_of_the_whole_product(block, in_logs, monkeypatch):
-    monkeypatch.setattr(block_sums, "BLOCK", block)
+    monkeypatch.setattr(elimination_plan, "BLOCK", block)
     rng, sizes = np.random.default_rng(block), {3: 2, 1: 3, 4: 2, 0: 4, 2: 1}
     scopes = [(1, 3), (4, 0, 1), (3,), (2, 0)]
     parts = [(scope, rng.random([sizes[v] for v in scope])) for scope in scopes]
@@ -175,7 +175,7 @@ def test_sums_in_blocks_of_any_size_are_those_of_the_whole_product(block, in_log
         dropped = [v for v in sizes if v not in kept]
         whole = np.einsum(",".join(letters) + "->" + "".join("abcde"[v] for v in kept), *(x for _, x in parts))
         given = [(s, np.log(x)) for s, x in parts] if in_logs else parts
-        alone, shared = (block_sums.summed(given, kept, dropped, sizes, k, in_logs=in_logs) for k in (1, 3))
+        alone, shared = (elimination_plan.summed(given, kept, dropped, sizes, k, in_logs=in_logs) for k in (1, 3))
         np.testing.assert_array_equal(alone, shared)
         np.testing.assert_allclose(np.exp(alone) if in_logs else alone, whole, rtol=1e-12)
         assert alone.flags.writeable

@@ -15,7 +15,7 @@ from certimap.core.posterior import Draws, Masses, Regions
 from certimap.core.query import make_query
 from certimap.errors import CertimapError, ImpossibleEvidence, SolverError, TooLarge
 from certimap.networks.posterior import NetworkPosterior
-from certimap.networks.streamed_posterior import StreamedPosterior
+from certimap.networks.streamed import StreamedPosterior
 from certimap.testing import check_posterior
 
 

@@ -14,7 +14,7 @@ from certimap.networks.posterior import NetworkPosterior, log_largest_joint
 from certimap.networks.problem import Problem, Table, problem_of
 from certimap.networks.relaxation.split_tree import RelaxationPlan
 from certimap.networks.support import supported_states
-from certimap.solvers.networks.aobb import AndOrBranchAndBound
+from certimap.solvers.networks.and_or import AndOrBranchAndBound
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
 

@@ -11,8 +11,8 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.errors import SolverError
+from certimap.solvers.baselines import itself
 from certimap.solvers.baselines import itself as room
-from certimap.solvers.baselines import soft_network
 from certimap.solvers.registry import make
 from certimap.testing import check_solver, random_circuit, random_domain
 
@@ -63,7 +63,7 @@ def test_states_pickle_on_the_way():
         while not state.done:
             state = solver.step(pickle.loads(pickle.dumps(state)) if pickled else state, ledger)
         found.append((ledger.best_log_prob, ledger.best_point.tolist()))
-        soft_network._KEPT.clear()
+        itself._KEPT.clear()
     assert found[0] == found[1]
 
 

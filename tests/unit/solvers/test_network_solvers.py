@@ -13,7 +13,7 @@ from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.networks.elimination_plan import plan
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.tighten import Tightener

@@ -11,7 +11,7 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import problem_of
 from certimap.networks.relaxation.split_tree import PassClock, exact_tree, split_tree

@@ -10,8 +10,7 @@ import certimap as cm
 from certimap.core.control import Control
 from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
-from certimap.networks.integers import to_integers
-from certimap.networks.problem import value_at
+from certimap.networks.problem import to_integers, value_at
 from certimap.solvers.networks import hbfs, parts, root_bound
 
 

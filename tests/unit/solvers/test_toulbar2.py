@@ -9,7 +9,7 @@ from certimap.ask.api import map_query
 from certimap.core.query import make_query
 from certimap.core.result import Rule
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import value_at
 from certimap.solvers import registry

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Bytes, Floats, Ints
 from certimap.core.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
 from certimap.kernels.jit import jit, jit_part
 
-Floats = NDArray[np.float64]
 Scalar = Any  # a number inside compiled code
-Ints = NDArray[np.int64]
 
 
 class SumArrays(NamedTuple):
@@ -173,9 +171,7 @@ def smallest_product(a: SumArrays, r: int, n_local: int, local: Floats, low: Flo
 
 
 @jit()
-def sum_rows(
-    a: SumArrays, points: Ints, message: Floats, local: Floats, flags: NDArray[np.uint8], out: Floats
-) -> None:
+def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: Bytes, out: Floats) -> None:
     """Write the log of the sum at each point (shape (rows, columns)); flag rows to be computed again in logs."""
     n_rows = len(points)
     n_tables = int(np.max(np.diff(a.table_ptr)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 from certimap.networks.kernels.dual_ascent import (
     NONE,
@@ -18,7 +18,6 @@ from certimap.networks.kernels.dual_ascent import (
     value_of,
 )
 
-Ints = NDArray[np.int64]
 FINISHED, PAUSED, OUT_OF_BACKTRACKS, TOO_DEEP, FOUND = 0, 1, 2, 3, 4
 LEAD_SHARE = 0.1
 
@@ -31,13 +30,13 @@ class SearchStack(NamedTuple):
     unary: Ints
     alive: Ints
     n_alive: Ints
-    is_done: NDArray[np.bool_]
+    is_done: Flags
     bound: Ints
     # variable, state, is_right: the decision: a variable takes a state (left) or not (right)
     variable: Ints
     state: Ints
-    is_right: NDArray[np.bool_]
-    weight: NDArray[np.float64]  # shape (n,): how often a variable was the one at which a branch failed, plus 1
+    is_right: Flags
+    weight: Floats  # shape (n,): how often a variable was the one at which a branch failed, plus 1
     # depth, backtracks since the limit was set, nodes, last variable that failed, whether the current node has
     # failed
     counters: Ints
@@ -128,7 +127,7 @@ def replay(
     dual: DualState,
     variables: Ints,
     states: Ints,
-    is_right: NDArray[np.bool_],
+    is_right: Flags,
     max_sweeps: int,
     share: float,
     threshold: int,

@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Ints
 from certimap.kernels.jit import jit, jit_part
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Scalar = int | NDArray[np.int64]  # what pyright takes an element of an integer array for
+Scalar = int | Ints  # what pyright takes an element of an integer array for
 HARD = -(2**60)
 FLOOR = -(2**59)
 NONE = -1
@@ -40,8 +38,8 @@ class CostArrays(NamedTuple):
     touch_table: Ints
     touch_axis: Ints
     unary: Ints  # one entry per state
-    bears: Bools  # of each table: whether some entries of it are zeros
-    is_soft: Bools  # shape (1,): whether some cost is neither 0 nor a zero
+    bears: Flags  # of each table: whether some entries of it are zeros
+    is_soft: Flags  # shape (1,): whether some cost is neither 0 nor a zero
 
 
 class DualState(NamedTuple):
@@ -54,7 +52,7 @@ class DualState(NamedTuple):
     # dropped
     alive: Ints
     n_alive: Ints
-    is_done: Bools  # variables with one state, whose cost has gone into the bound
+    is_done: Flags  # variables with one state, whose cost has gone into the bound
     bound: Ints  # shape (1,): the upper bound, in units
     # best, lead: a best state of each variable when it was last visited, and by how much it beat the second
     best: Ints

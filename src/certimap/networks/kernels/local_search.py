@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Ints
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.random import seed_row, uniform
 from certimap.networks.kernels.dual_ascent import CostArrays, Scalar, value_of
-
-Ints = NDArray[np.int64]
 
 
 @jit_part

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Scalar = Any  # a number inside compiled code
 
 MAX_INPUTS = 4

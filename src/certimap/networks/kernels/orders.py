@@ -6,13 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints, Words
 from certimap.kernels.jit import Scalar, jit, jit_part
 from certimap.kernels.random import uniform
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 FILL, SIZE, WEIGHTED_FILL, PLACE = 0, 1, 2, 3
 GRAIN = 2**20  # `own` and `weight` count log2 of states in units of 1 / GRAIN, so that ties are exact
@@ -122,7 +119,7 @@ def _take(g: NeighbourLists, v: Scalar) -> None:
 
 
 @jit_part
-def _rank(g: NeighbourLists, rule: OrderRule, v: Scalar, stream: NDArray[np.uint64]) -> None:
+def _rank(g: NeighbourLists, rule: OrderRule, v: Scalar, stream: Words) -> None:
     """Set the key of a variable from its stage, its cost and the size of its clique."""
     weight = g.weight[v]
     cost, tie = (weight, g.missing[v]) if rule.cost == SIZE else (g.missing[v], weight)
@@ -142,7 +139,7 @@ def _rank(g: NeighbourLists, rule: OrderRule, v: Scalar, stream: NDArray[np.uint
 
 
 @jit()
-def open_graph(g: NeighbourLists, rule: OrderRule, stream: NDArray[np.uint64]) -> None:
+def open_graph(g: NeighbourLists, rule: OrderRule, stream: Words) -> None:
     """Fill in `weight`, `missing`, `around` and the heap of a graph whose other arrays are set."""
     n = len(g.start)
     for v in range(n):
@@ -268,7 +265,7 @@ def _eliminate(g: NeighbourLists, v: Scalar) -> Scalar:
 
 @jit()
 def eliminate(
-    g: NeighbourLists, rule: OrderRule, stream: NDArray[np.uint64], given: Ints, log2_most: float, max_work: int
+    g: NeighbourLists, rule: OrderRule, stream: Words, given: Ints, log2_most: float, max_work: int
 ) -> int:
     """Eliminate variables: first those `given`, then the cheapest one each time.
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.networks.kernels import split_down
-from certimap.networks.kernels.split_up import Scratch
+from certimap.core.arrays import Flags, Floats, Ints
+from certimap.networks.kernels import split_tree as kernels
+from certimap.networks.kernels.split_tree import Scratch
 from certimap.networks.problem import Problem, QueryStates, restrict
 from certimap.networks.relaxation.split_tree import Mask, PassClock, SplitTree
 from certimap.networks.support import Guide, supported_states
 
-Bools = NDArray[np.bool_]
 PROBES = 16  # bounds of the relaxation per search for a possible assignment
 
 
@@ -38,7 +37,7 @@ def decode(
     elif scratch is None:
         tree.bound(row, s, clock)
     point = np.zeros(len(tree.variables), np.int64)
-    split_down.decode(
+    kernels.decode(
         tree.arrays,
         tree.order,
         tree.arrays.start,
@@ -78,19 +77,13 @@ class _BoundGuide(Guide):
         self._n_asked = 1
         self._every = max(1, len(tree.problem.query) // PROBES)
 
-    def state(self, v: int, left: Mapping[int, Bools]) -> int:
+    def state(self, v: int, left: Mapping[int, Flags]) -> int:
         self._n_asked -= 1
         if self._n_asked == 0:
             self._n_asked = self._every
             mask = np.concatenate([left[u] for u in self._tree.variables]).astype(np.uint8)
             self._each = self._tree.probe(mask[None], clock=self._clock)[1][0]
         return int(np.argmax(np.where(left[v], self._each[self._slices[v]], -np.inf)))
-
-
-Ints = NDArray[np.int64]
-
-
-Floats = NDArray[np.float64]
 
 
 def restricted(problem: Problem, states: QueryStates, kept: Mask) -> Problem:

@@ -11,16 +11,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.axes import spread
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.kernels import split_down, split_up
-from certimap.networks.kernels.split_up import Scratch, TreeArrays
+from certimap.networks.kernels import split_tree as kernels
+from certimap.networks.kernels.split_tree import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Fits, Region, limit, nuisance_first, split
 
-Floats = NDArray[np.float64]
 Kind = Literal["up", "gradient", "down"]
 PIECE = 2.0**26  # inputs read in one piece: a fraction of a second
 SHORT = 2.0**23  # inputs of a pass too short for a check of the clock
@@ -63,7 +63,7 @@ class PassClock:
             raise TimeUp(DOING)
 
 
-def inputs_of(tree: TreeArrays, n_states: NDArray[np.int64] | None = None) -> Floats:
+def inputs_of(tree: TreeArrays, n_states: Ints | None = None) -> Floats:
     """Return how many inputs one pass reads in each region, given the number of states of each variable."""
     sizes = (tree.n_states if n_states is None else n_states)[tree.axes].astype(np.float64)
     if not len(sizes):
@@ -85,7 +85,6 @@ def _cut(tree: TreeArrays, s: Scratch, is_upward: bool) -> list[tuple[int, int, 
     return pieces if is_upward else pieces[::-1]
 
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.uint8]
 
 
@@ -201,7 +200,7 @@ class SplitTree:
         Raises TimeUp when the `clock` foresees that it would end too late.
         """
         s = self.scratch() if scratch is None else scratch
-        if not split_up.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
+        if not kernels.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
             return -math.inf
         value = self.upward(self.weights, s, clock or PassClock())
         return value + self.constant + self.slack(s) if value > -math.inf else -math.inf
@@ -210,7 +209,7 @@ class SplitTree:
         """Send all messages of the states that `s` has alive; return the log of the root messages' product."""
         parts: list[float] = []
         for first, last in clock.pieces(self.arrays, s, "up"):
-            part = split_up.evaluate(
+            part = kernels.evaluate(
                 self.arrays, self.arrays.start, self.tables, self.shifts, weights, s, first, last
             )
             if part == -math.inf:
@@ -228,7 +227,7 @@ class SplitTree:
         s.outside[:] = 0.0
         if value > -math.inf:
             for first, last in clock.pieces(self.arrays, s, "gradient"):
-                split_up.gradient(
+                kernels.gradient(
                     self.arrays,
                     self.arrays.start,
                     self.tables,
@@ -244,7 +243,7 @@ class SplitTree:
 
     def slack(self, s: Scratch) -> float:
         """Return a bound (nats) on the rounding error of the last pass."""
-        return float(split_up.rounding(self.arrays, self.shifts, s)) + self.log_slack
+        return float(kernels.rounding(self.arrays, self.shifts, s)) + self.log_slack
 
     @property
     def log_slack(self) -> float:
@@ -281,22 +280,22 @@ class SplitTree:
         """Write the results of `probe` for one box without the constant; return the bounds of copies."""
         by_copy = np.full(len(self.shifts), -np.inf)
         bound[:], each[:] = -np.inf, -np.inf
-        if not split_up.restrict_to(self.arrays, mask, s):
+        if not kernels.restrict_to(self.arrays, mask, s):
             return by_copy
         total = self.upward(self.weights, s, clock)
         if total == -math.inf:
             return by_copy
-        slack = float(split_up.rounding(self.arrays, self.shifts, s))
+        slack = float(kernels.rounding(self.arrays, self.shifts, s))
         bound[:] = total + slack
         a = self.arrays
         for first, last in clock.pieces(a, s, "down"):
-            split_down.descend(a, a.start, self.tables, self.shifts, self.hidden, s, by_copy, first, last)
-        split_down.combine(a, self.copies, self.copy_ptr, self.root, total + 4.0 * slack, by_copy, s, each)
+            kernels.descend(a, a.start, self.tables, self.shifts, self.hidden, s, by_copy, first, last)
+        kernels.combine(a, self.copies, self.copy_ptr, self.root, total + 4.0 * slack, by_copy, s, each)
         return by_copy
 
     def _probe(self, masks: Mask, s: Scratch, bounds: Floats, each: Floats) -> Floats:
         by_copy = np.full(len(self.shifts), -np.inf)
-        split_down.probe(
+        kernels.probe(
             self.arrays,
             self.arrays.start,
             self.tables,

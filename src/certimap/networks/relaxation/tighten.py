@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import TimeUp
 from certimap.core.rounding import SMALLEST_NORMAL
-from certimap.networks.kernels import split_up
+from certimap.networks.kernels import split_tree as kernels
 from certimap.networks.relaxation.split_tree import Mask, PassClock, SplitTree
 
-Floats = NDArray[np.float64]
 Objective = Callable[[Floats], tuple[float, Floats]]
 MEMORY = 12
 SUFFICIENT = 1e-4  # share of the promised decrease that a step must bring
@@ -125,7 +124,7 @@ class Tightener:
         self.temperature = np.nan
         self.is_cut = False
         self.mask = tree.full_mask() if mask is None else mask
-        self.is_possible = split_up.restrict_to(tree.arrays, self.mask, self.scratch)
+        self.is_possible = kernels.restrict_to(tree.arrays, self.mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
         self._find_parameters(self.mask)
 
@@ -154,7 +153,7 @@ class Tightener:
         if np.array_equal(mask, self.mask):
             return
         self.mask = mask
-        self.is_possible = split_up.restrict_to(self.tree.arrays, mask, self.scratch)
+        self.is_possible = kernels.restrict_to(self.tree.arrays, mask, self.scratch)
         self.search = None
 
     def run(self, temperature: float, n_steps: int) -> bool:
@@ -227,7 +226,7 @@ class Tightener:
             self.tree.weights[self.weight_at] = LEAST_SHARE + (1.0 - LEAST_SHARE * self.n_of_weight) * shares
 
 
-def _group_means(values: Floats, group: NDArray[np.int64]) -> Floats:
+def _group_means(values: Floats, group: Ints) -> Floats:
     if not len(values):
         return values
     return (np.bincount(group, values) / np.bincount(group))[group]

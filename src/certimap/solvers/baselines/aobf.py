@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Ints
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import RELAXATION, Effort
-from certimap.solvers.networks.and_or import AndOrSpace, Branches
-from certimap.solvers.networks.aobb import STEP_NODES, AndOrSolver, AndOrState, Solved, advance
+from certimap.solvers.networks.and_or import (
+    STEP_NODES,
+    AndOrSolver,
+    AndOrSpace,
+    AndOrState,
+    Branches,
+    Solved,
+    advance,
+)
 
 NODE_BYTES = 1200
 SHARE_OF_MEMORY = 0.5
@@ -32,7 +39,7 @@ class Node:
     """
 
     variable: int
-    states: NDArray[np.int64]
+    states: Ints
     upper: float
     depth: int
     lower: float = -math.inf
@@ -73,7 +80,7 @@ class AndOrGraph:
         empty = np.zeros(len(space.query), np.int64)
         self.roots = [self._node(r, empty, space.root_bound(r), 0) for r in space.roots]
 
-    def _node(self, variable: int, states: NDArray[np.int64], upper: float, depth: int) -> Node:
+    def _node(self, variable: int, states: Ints, upper: float, depth: int) -> Node:
         key = self.space.key(variable, states)
         if key not in self.nodes:
             self.nodes[key] = Node(variable, states, upper, depth)

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label, Real
@@ -23,7 +23,6 @@ from certimap.errors import MissingDependency, SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.registry import make, resolve
 
-Floats = NDArray[np.float64]
 TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells extend to the domain's ends
 N_HALVINGS = 60
 N_DOUBLINGS = 1100  # bound on loops; from the smallest float to the largest takes 2,098

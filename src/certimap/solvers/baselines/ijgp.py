@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Floats
 from certimap.core.axes import spread
 from certimap.core.box import Boxes
 from certimap.core.control import Control
@@ -20,9 +20,8 @@ from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.solvers.base import Effort
 from certimap.solvers.guess import Heuristic
-from certimap.solvers.networks.aobb import check_settings
+from certimap.solvers.networks.and_or import check_settings
 
-Floats = NDArray[np.float64]
 DAMPING = 0.3  # share of the old message that is kept
 FLOOR = -700.0  # nats below its largest entry at which a message is cut off: no message claims a zero
 

@@ -3,26 +3,163 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import weakref
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.tensors import device_of, is_installed, torch
-from certimap.core.control import Limits
+from certimap.circuits.tensors import TensorPlan, device_of, is_installed, torch
+from certimap.conversions import condition
+from certimap.core.arrays import Floats
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, Limits
+from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError
+from certimap.core.query import Query
+from certimap.errors import SolverError, TooLarge
 from certimap.solvers.base import Effort
 from certimap.solvers.guess import Heuristic
 
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.circuits.tensors import TensorPlan
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
-    from certimap.solvers.baselines.soft_network import Softening, TrainingCase
+Tensor = Any
+SMALL, LARGE = 17, 294  # numbers of variables at which the published network sizes change
+MAX_KEPT = 16  # trained networks per model
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Run PyTorch on one thread: batches are small, and sums get the same order on every machine."""
+    before = torch().get_num_threads()
+    torch().set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch().set_num_threads(before)
+
+
+def published_sizes(n_variables: int) -> tuple[int, ...]:
+    """Return the published hidden layer sizes for a model of `n_variables` variables."""
+    if n_variables <= SMALL:
+        return (64, 32)
+    return (256, 128) if n_variables >= LARGE else (128, 64)
+
+
+def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
+    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last after Glorot and Bengio.
+
+    PyTorch's own random state is neither used nor changed.
+    """
+    nn: Any = torch().nn
+    layers: list[Any] = []
+    for i, (n_in, n_out) in enumerate(pairwise(sizes)):
+        is_last = i == len(sizes) - 2
+        scale = np.sqrt(2.0 / (n_in + n_out)) if is_last else np.sqrt(2.0 / n_in)
+        layer = nn.utils.skip_init(nn.Linear, n_in, n_out)
+        with torch().no_grad():
+            layer.weight.copy_(torch().as_tensor(rng.normal(0.0, scale, (n_out, n_in))))
+            layer.bias.zero_()
+        layers += [layer] if is_last else [layer, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class Softening:
+    """Converts a network's scores of all states into one distribution per variable."""
+
+    def __init__(self, domain: Domain, device: Any) -> None:
+        within = np.arange(int(domain.n_states.max()))
+        exists = within < domain.n_states[:, None]
+        columns = np.where(exists, domain.offsets[:-1][:, None] + within, domain.total_states)
+        self._columns = torch().as_tensor(columns.astype(np.int64), device=device)
+        self._places = torch().as_tensor(np.flatnonzero(exists.ravel()), device=device)
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """Convert scores to probabilities, shape (batch, total_states) both."""
+        padded = torch().nn.functional.pad(scores, (0, 1), value=-torch().inf)
+        soft = padded[:, self._columns].softmax(-1)
+        return soft.reshape(len(scores), -1)[:, self._places]
+
+
+def decode(soft: Tensor, domain: Domain) -> Points:
+    """Return the most probable state of each variable, shape (batch, n)."""
+    parts = np.split(soft.detach().cpu().numpy(), domain.offsets[1:-1], axis=1)
+    return np.stack([part.argmax(1) for part in parts], axis=1).astype(domain.point_dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingCase:
+    """A query in the form that the network takes."""
+
+    # p(query, evidence variables) without evidence; None if the model has no such circuit (the network is then
+    # trained on the one query)
+    joint: CircuitPosterior | None
+    # float64, shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any
+    told: Floats
+    key: Any  # identifies the partition of the model's variables into query, evidence and nuisance
+
+    @classmethod
+    def of(cls, posterior: CircuitPosterior, limits: Limits) -> TrainingCase:
+        """Derive the case from a posterior's model and query."""
+        alone = cls(None, np.ones((1, 1)), None)
+        if posterior.origin is None:
+            return alone
+        model, query = posterior.origin
+        domain = query.domain
+        weighs = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1]) & (domain.n_states > 0)
+        asked = {int(v) for v in query.variables}
+        told = [v for v in np.flatnonzero(weighs).tolist() if v not in asked]
+        if not told:
+            return alone
+        both = replace(
+            query,
+            variables=np.concatenate([query.variables, np.array(told, np.int64)]),
+            log_weights=np.zeros_like(query.log_weights),
+            observed=query.observed.difference(told),
+        )
+        try:
+            joint = condition(model, both, wants=(CircuitPosterior,), limits=limits)
+        except TooLarge:
+            return alone
+        if not isinstance(joint, CircuitPosterior):
+            return alone
+        logs = [query.log_weights[domain.offsets[v] : domain.offsets[v + 1]] for v in told]
+        weights = np.concatenate([np.exp(own - own.max()) for own in logs])[None, :]
+        return cls(joint, weights, (query.variables.tobytes(), tuple(told), _fixed(query)))
+
+    def rows(self, n: int, rng: np.random.Generator) -> Floats:
+        """Return evidence to train on, shape (n, n_inputs): draws from the model, or the one query n times."""
+        if self.joint is None:
+            return np.repeat(self.told, n, axis=0)
+        domain = self.joint.domain
+        mask = Boxes.of_points(domain, self.joint.sample(n, rng)).mask
+        return mask[:, domain.total_states - self.told.shape[1] :].astype(np.float64)
+
+
+def _fixed(query: Query) -> Any:
+    """Return the evidence on real variables, which is fixed in the model used for training."""
+    return tuple(sorted(query.values.items())), tuple(sorted(query.intervals.items()))
+
+
+_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
+    """Return the network trained for the same model, variables and settings, or None."""
+    return None if posterior.origin is None else _KEPT.get(posterior.origin[0], {}).get(key)
+
+
+def keep(posterior: CircuitPosterior, key: Any, network: Any) -> None:
+    """Cache a trained network with its model; beyond `MAX_KEPT` the oldest is dropped."""
+    if posterior.origin is None:
+        return
+    own = _KEPT.setdefault(posterior.origin[0], {})
+    own[key] = network
+    if len(own) > MAX_KEPT:
+        del own[next(iter(own))]
 
 
 @dataclass(eq=False)
@@ -35,7 +172,7 @@ class ItselfState:
     key: Any
     rng: np.random.Generator
     plan: TensorPlan
-    rows: NDArray[np.float64]
+    rows: Floats
     network: Any
     optimizer: Any
     n_trained: int = 0
@@ -104,23 +241,20 @@ class Itself(Heuristic):
     def init(
         self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> ItselfState:
-        from certimap.circuits.tensors import TensorPlan
-        from certimap.solvers.baselines import soft_network
-
         self.refuse_boxes(boxes)
-        case = soft_network.TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
+        case = TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
         own_rng = np.random.default_rng(self.train_seed)
-        hidden = self.hidden or soft_network.published_sizes(self._n_variables(posterior))
+        hidden = self.hidden or published_sizes(self._n_variables(posterior))
         sizes = (case.told.shape[1], *hidden, posterior.domain.total_states)
         key = (case.key, sizes, self.learning_rate, self.batch, self.rows, self.epochs, self.train_seed)
-        found = None if case.key is None else soft_network.kept(posterior, key)
+        found = None if case.key is None else kept(posterior, key)
         n_rows = self.rows if case.joint is not None else self.batch
-        network = soft_network.make_network(sizes, own_rng) if found is None else copy.deepcopy(found)
+        network = make_network(sizes, own_rng) if found is None else copy.deepcopy(found)
         network.to(device_of(self.device))
         state = ItselfState(
             posterior,
             case,
-            soft_network.Softening(posterior.domain, device_of(self.device)),
+            Softening(posterior.domain, device_of(self.device)),
             key,
             own_rng,
             TensorPlan((posterior if case.joint is None else case.joint).plan, self.device, "float32"),
@@ -137,8 +271,6 @@ class Itself(Heuristic):
         return len(posterior.domain if posterior.origin is None else posterior.origin[1].domain)
 
     def step(self, state: ItselfState, ledger: Ledger) -> ItselfState:
-        from certimap.solvers.baselines.soft_network import one_thread
-
         with one_thread():
             try:
                 self._advance(state, ledger)
@@ -148,8 +280,6 @@ class Itself(Heuristic):
 
     def _advance(self, state: ItselfState, ledger: Ledger) -> None:
         """Make one training step, or score the network's answer and make one refining step."""
-        from certimap.solvers.baselines.soft_network import decode
-
         if not state.is_trained:
             self._train(state)
             return
@@ -162,8 +292,6 @@ class Itself(Heuristic):
 
     def _hand_over(self, state: ItselfState) -> None:
         """Move to the CPU after the device ran out of memory; warn once."""
-        from certimap.solvers.baselines.soft_network import Softening
-
         state.plan.with_less(1)
         state.network.to(state.plan.device)
         state.soften = Softening(state.posterior.domain, state.plan.device)
@@ -172,8 +300,6 @@ class Itself(Heuristic):
 
     def _train(self, state: ItselfState) -> None:
         """Make one step on the next rows; each pass has its own order."""
-        from certimap.solvers.baselines.soft_network import keep
-
         per_pass = -(-len(state.rows) // self.batch)
         turn = state.n_trained % per_pass
         if turn == 0:
@@ -186,17 +312,15 @@ class Itself(Heuristic):
 
     def _begin_refining(self, state: ItselfState) -> None:
         """Switch to the circuit of the current query, which is conditioned on the evidence."""
-        from certimap.circuits.tensors import TensorPlan
-
         state.is_trained = True
         state.plan = TensorPlan(state.posterior.plan, str(state.plan.device), "float32")
         state.optimizer = torch().optim.Adam(state.network.parameters(), lr=self.refine_rate)
 
-    def _soft(self, state: ItselfState, told: NDArray[np.float64]) -> Any:
+    def _soft(self, state: ItselfState, told: Floats) -> Any:
         inputs = torch().as_tensor(told, dtype=torch().float32, device=state.plan.device)
         return state.soften(state.network(inputs))
 
-    def _descend(self, state: ItselfState, told: NDArray[np.float64]) -> None:
+    def _descend(self, state: ItselfState, told: Floats) -> None:
         """Make one Adam step that raises the circuit's value; rows of probability 0 are left out."""
         soft = self._soft(state, told).T
         if not state.is_trained and state.case.joint is not None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Draws, Masses, Posterior
@@ -17,7 +17,7 @@ from certimap.solvers.base import Effort
 from certimap.solvers.guess import LabelHeuristic
 
 
-def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.float64]:
+def log_probs_of_neighbours(posterior: Posterior, points: Points) -> Floats:
     """Return ln p of each point with variable i set to state a, shape (batch, total_states).
 
     Two passes per point if the posterior knows masses, else one evaluation per state.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Masses
@@ -27,10 +27,10 @@ class TreeNode:
     """
 
     variable: int
-    prior: NDArray[np.float64]
-    visits: NDArray[np.int64]
-    value: NDArray[np.float64]
-    closed: NDArray[np.bool_]
+    prior: Floats
+    visits: Ints
+    value: Floats
+    closed: Flags
     children: dict[int, TreeNode] = field(default_factory=dict[int, "TreeNode"])
 
 
@@ -94,7 +94,7 @@ class TreeSearch(LabelHeuristic):
             done=exhausted or n >= self.simulations,
         )
 
-    def _descend(self, state: MctsState) -> tuple[list[tuple[TreeNode, int]], NDArray[np.bool_]]:
+    def _descend(self, state: MctsState) -> tuple[list[tuple[TreeNode, int]], Flags]:
         """Return the path to a partial assignment outside the tree, and its box."""
         domain = state.posterior.domain
         path: list[tuple[TreeNode, int]] = []
@@ -115,7 +115,7 @@ class TreeSearch(LabelHeuristic):
         return int(np.argmax(np.where(node.closed, -np.inf, worth + bonus)))
 
 
-def _expand(posterior: Masses, mask: NDArray[np.bool_]) -> tuple[TreeNode | None, Points]:
+def _expand(posterior: Masses, mask: Flags) -> tuple[TreeNode | None, Points]:
     """Return the node of a partial assignment (None if nearly determined) and its completion."""
     domain = posterior.domain
     log_mass = posterior.log_mass_each(Boxes(domain, mask[None, :]))[0]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.bounds import log_draws_needed, log_tau
+from certimap.core.arrays import Floats
 from certimap.core.box import Points
 from certimap.core.control import TimeUp
 from certimap.core.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
@@ -380,7 +380,7 @@ class Frontier(Solver):
             fill_up(state, ledger)
             state.done = True
 
-    def _scales(self, state: FrontierState) -> NDArray[np.float64] | None:
+    def _scales(self, state: FrontierState) -> Floats | None:
         """Return the scales by which the widest box comes first when modes are located, else None."""
         return None if self.width is None else np.where(state.layout.is_real, state.layout.scales, np.inf)
 
@@ -466,7 +466,7 @@ class Frontier(Solver):
         return len(state.open) * state.open.n_columns > self.pace.long_list
 
 
-def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
+def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> Floats:
     """Return ln of the measure of boxes (see `Answers`) before they are probed."""
     if has_masses(posterior) and isinstance(posterior, Masses):
         return rounded_up(posterior.log_mass(boxes), posterior.facts.log_slack)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.recorder import Recorder
+from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Prober
@@ -38,11 +37,11 @@ class OpenBoxes:
         return self.n
 
     @property
-    def bounds(self) -> NDArray[np.float64]:
+    def bounds(self) -> Floats:
         return self._bounds[: self.n]
 
     @property
-    def log_masses(self) -> NDArray[np.float64]:
+    def log_masses(self) -> Floats:
         return self._masses[: self.n]
 
     @property
@@ -57,7 +56,7 @@ class OpenBoxes:
         low, high = self._low[: self.n].min(axis=0), self._high[: self.n].max(axis=0)
         return SearchBoxes(mask, low[None], high[None])
 
-    def longest(self, is_real: NDArray[np.bool_]) -> float:
+    def longest(self, is_real: Flags) -> float:
         """Return the longest side of any box; 0 when nothing is open."""
         return float(np.max((self._high - self._low)[: self.n, is_real], initial=0.0))
 
@@ -74,19 +73,13 @@ class OpenBoxes:
     def bytes_each(self) -> int:
         return self.n_bytes // len(self._bounds)
 
-    def _arrays(self) -> tuple[NDArray[Any], ...]:
+    def _arrays(self) -> tuple[Array, ...]:
         return (self._bits, self._low, self._high, self._bounds, self._masses, self._depths)
 
-    def _set_arrays(self, arrays: list[NDArray[Any]]) -> None:
+    def _set_arrays(self, arrays: list[Array]) -> None:
         self._bits, self._low, self._high, self._bounds, self._masses, self._depths = arrays
 
-    def push(
-        self,
-        boxes: SearchBoxes,
-        bounds: NDArray[np.float64],
-        masses: NDArray[np.float64],
-        depths: NDArray[np.int32],
-    ) -> None:
+    def push(self, boxes: SearchBoxes, bounds: Floats, masses: Floats, depths: Ints32) -> None:
         """Add boxes."""
         end = self.n + len(boxes)
         if end > len(self._bounds):
@@ -98,15 +91,15 @@ class OpenBoxes:
         self._bounds[rows], self._masses[rows], self._depths[rows] = bounds, masses, depths
         self.n = end
 
-    def boxes(self, rows: NDArray[np.int64] | slice) -> SearchBoxes:
+    def boxes(self, rows: Ints | slice) -> SearchBoxes:
         """Return some boxes, unpacked."""
         bits = self._bits[: self.n][rows]
         mask = np.unpackbits(bits, axis=1, count=self.n_columns)
         return SearchBoxes(mask, self._low[: self.n][rows].copy(), self._high[: self.n][rows].copy())
 
     def take(
-        self, count: int, deepest: bool, scales: NDArray[np.float64] | None = None
-    ) -> tuple[SearchBoxes, NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
+        self, count: int, deepest: bool, scales: Floats | None = None
+    ) -> tuple[SearchBoxes, Floats, Floats, Ints32]:
         """Remove and return up to `count` boxes, with their bounds, masses and depths.
 
         Given `scales` of the real variables (inf for others), take the widest boxes in these units instead.
@@ -139,7 +132,7 @@ class OpenBoxes:
         self._fill_gaps(np.flatnonzero(dead), ~dead)
         return mass, bound
 
-    def _fill_gaps(self, rows: NDArray[np.int64], keep: NDArray[np.bool_]) -> None:
+    def _fill_gaps(self, rows: Ints, keep: Flags) -> None:
         """Move boxes from the end into the gaps left by `rows`."""
         left = self.n - len(rows)
         gaps = np.sort(rows[rows < left])
@@ -149,7 +142,7 @@ class OpenBoxes:
         self.n = left
 
 
-def grown(array: NDArray[Any], room: int, used: int) -> NDArray[Any]:
+def grown(array: Array, room: int, used: int) -> Array:
     """Return a copy with more rows, of which those in use are kept."""
     out = np.zeros((room, *array.shape[1:]), array.dtype)
     out[:used] = array[:used]
@@ -157,7 +150,6 @@ def grown(array: NDArray[Any], room: int, used: int) -> NDArray[Any]:
 
 
 MAX_HINTS = 4  # hints per generation
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +159,7 @@ class Children:
     boxes: SearchBoxes
     bounds: Floats
     masses: Floats
-    depths: NDArray[np.int32]
+    depths: Ints32
 
 
 @dataclass(eq=False)
@@ -200,7 +192,7 @@ def expand(
     prober: Prober,
     boxes: SearchBoxes,
     bounds: Floats,
-    depths: NDArray[np.int32],
+    depths: Ints32,
     threshold: float,
     recorder: Recorder | None = None,
 ) -> Expansion:
@@ -247,7 +239,7 @@ def expand(
     return result
 
 
-def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
+def _part(answers: Answers, rows: Flags) -> Answers:
     return Answers(
         answers.log_mass[rows],
         answers.log_bound[rows],
@@ -258,9 +250,7 @@ def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
     )
 
 
-def _shrink(
-    layout: Layout, boxes: SearchBoxes, alive: NDArray[np.bool_], halved: NDArray[np.bool_], splits: Floats
-) -> SearchBoxes:
+def _shrink(layout: Layout, boxes: SearchBoxes, alive: Flags, halved: Flags, splits: Floats) -> SearchBoxes:
     """Drop dead columns; a real variable keeps its live half."""
     mask = boxes.mask & (alive | layout.is_real[layout.variable_of])
     rows, variables = np.nonzero(halved)
@@ -275,10 +265,10 @@ def _finish(
     result: Expansion,
     boxes: SearchBoxes,
     bounds: Floats,
-    depths: NDArray[np.int32],
+    depths: Ints32,
     answers: Answers,
     each: Floats,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Handle boxes that cannot shrink: record points and boxes too small to split, branch the others.
 
     Returns the split variable of each box, -1 without a split.
@@ -333,13 +323,7 @@ def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Float
 
 
 def _branch(
-    layout: Layout,
-    boxes: SearchBoxes,
-    depths: NDArray[np.int32],
-    answers: Answers,
-    each: Floats,
-    rows: NDArray[np.int64],
-    choice: NDArray[np.int64],
+    layout: Layout, boxes: SearchBoxes, depths: Ints32, answers: Answers, each: Floats, rows: Ints, choice: Ints
 ) -> Children:
     """Split each of `rows` into one box per column of its chosen variable."""
     chosen = layout.variable_of == choice[rows][:, None]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Real
@@ -21,7 +22,6 @@ from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.open_boxes import grown
 
-Floats = NDArray[np.float64]
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
 REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
 LN2 = math.log(2.0)
@@ -43,10 +43,10 @@ class CellTree:
     log_bound: Floats  # natural log of an upper bound on the density in each cell; inf without a bound
     # the smaller of `log_bound` and the bound from a Lipschitz constant of `bits`, shape (capacity,)
     log_optimism: Floats
-    depth: NDArray[np.int64]  # int64, shape (capacity,)
+    depth: Ints  # int64, shape (capacity,)
     # int64, shape (capacity,): the first of `PARTS` consecutive children; -1 for a leaf
-    first_child: NDArray[np.int64]
-    is_stuck: NDArray[np.bool_]  # bool, shape (capacity,): cells too narrow to cut
+    first_child: Ints
+    is_stuck: Flags  # bool, shape (capacity,): cells too narrow to cut
     # the region of an unbounded domain that is searched first: its ends, shape (n,) each
     window: tuple[Floats, Floats]
     n: int = 0  # the number of cells
@@ -91,11 +91,11 @@ class CellTree:
         whole = self.layout.allowed()
         self._add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
 
-    def leaves(self) -> NDArray[np.int64]:
+    def leaves(self) -> Ints:
         """Return the cells that are not cut yet."""
         return np.flatnonzero(self.first_child[: self.n] < 0)
 
-    def cut(self, ledger: Ledger, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    def cut(self, ledger: Ledger, cells: Ints) -> Ints:
         """Cut leaves along their longest sides; return the children, `PARTS` per leaf that could be cut."""
         low, high = self.low[cells], self.high[cells]
         side, ends = self._places(low, high)
@@ -133,7 +133,7 @@ class CellTree:
         bounded_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), np.maximum(end, low), end))
         return bounded_low, bounded_high
 
-    def _places(self, low: Floats, high: Floats) -> tuple[NDArray[np.int64], Floats]:
+    def _places(self, low: Floats, high: Floats) -> tuple[Ints, Floats]:
         """Return the side to cut of each cell, shape (batch,), and the two cut points, shape (batch, 2)."""
         rows = np.arange(len(low))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -162,7 +162,7 @@ class CellTree:
         first = np.where(no_low & ~no_high & (b > start) & (start < second), start, first)
         return side.astype(np.int64), np.stack([first, second], axis=1)
 
-    def _add(self, ledger: Ledger, low: Floats, high: Floats, depth: NDArray[np.int64], log_bound: Floats) -> None:
+    def _add(self, ledger: Ledger, low: Floats, high: Floats, depth: Ints, log_bound: Floats) -> None:
         """Evaluate and bound new cells."""
         batch = len(low)
         if self.n + batch > len(self.value):

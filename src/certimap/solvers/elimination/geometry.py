@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints, Ints16
 from certimap.core.control import Control
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import SAFE
 from certimap.kernels.wide import ZERO
-from certimap.solvers.elimination.kernels import functionals, mixtures
+from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband
 from certimap.trees.wide import Wide
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
 LARGEST_EXPONENT = 400  # exponents are capped here; entries that matter are at most 2^129
@@ -43,7 +41,7 @@ class ExponentFrame:
     def of(cls, bound: Wide) -> ExponentFrame:
         """Choose a frame for vectors that are at most `bound`, shape (contexts, hidden states)."""
         offsets = np.empty(bound.shape, np.int64)
-        base, is_wide = functionals.frame(bound.mantissa, bound.exponent, offsets)
+        base, is_wide = kernels.frame(bound.mantissa, bound.exponent, offsets)
         return cls(base, offsets) if is_wide else cls(base)
 
     @property
@@ -58,7 +56,7 @@ class ExponentFrame:
         """
         out = np.empty(functional.shape)
         matrix = (functional.mantissa, functional.exponent)
-        top = int(functionals.scaled(*matrix, self.offsets, bound.mantissa, out))
+        top = int(kernels.scaled(*matrix, self.offsets, bound.mantissa, out))
         return out, top if top == ZERO else top + self.exponent
 
     def times(self, other: ExponentFrame, link: Link) -> ExponentFrame:
@@ -91,12 +89,12 @@ class VectorSet:
     values: Floats  # float64, shape (rows, hidden states), in units of `frame`
     ptr: Ints  # int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c
     # bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows
-    relaxed: NDArray[np.bool_]
+    relaxed: Flags
     frame: ExponentFrame
     # for each child of the region multiplied so far: (child, row of the child's set for each row)
     pointers: list[tuple[int, NDArray[np.integer]]]
     # int16, shape (rows,): the state of the region's own query variable, or None before it is decided
-    state: NDArray[np.int16] | None = None
+    state: Ints16 | None = None
     # whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers that
     # are 0 or at least `SAFE`
     is_whole: bool = True
@@ -120,7 +118,7 @@ class VectorSet:
         self.values = np.empty((len(self.values), 0))
         self.relaxed = np.empty(0, np.bool_)
 
-    def keep(self, alive: NDArray[np.bool_]) -> VectorSet:
+    def keep(self, alive: Flags) -> VectorSet:
         """Return the set of live rows."""
         if alive.all():
             return self
@@ -138,7 +136,7 @@ class VectorSet:
             self.is_whole,
         )
 
-    def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, NDArray[np.bool_]]:
+    def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, Flags]:
         """Return each row's value under its context's functional, and whether it exceeds the threshold."""
         alive = np.empty(len(self), np.bool_)
         scores = np.empty(len(self))
@@ -150,14 +148,14 @@ class VectorSet:
         scores, alive = self.scores(functional, threshold)
         return self.keep(alive), scores[alive]
 
-    def undominated(self, k: int) -> tuple[VectorSet, NDArray[np.bool_]]:
+    def undominated(self, k: int) -> tuple[VectorSet, Flags]:
         """Drop rows that k others of their context dominate; also return the mask of kept rows."""
         alive = np.ones(len(self), np.bool_)
         if len(self) > k:
             skyband(self.values, self.ptr, k, alive)
         return self.keep(alive), alive
 
-    def unmixed(self, control: Control) -> tuple[VectorSet, NDArray[np.bool_], int]:
+    def unmixed(self, control: Control) -> tuple[VectorSet, Flags, int]:
         """Drop rows that a convex combination of others of their context dominates.
 
         Also returns the mask of kept rows and the number of multiplications. Raises TimeUp.
@@ -197,7 +195,7 @@ class VectorSet:
         out = np.empty((len(self.ptr) - 1, self.values.shape[1]))
         kernels.context_maxima(self.values, self.ptr, out)
         exponents = np.empty(out.shape, np.int64)
-        functionals.unframed(out, self.frame.exponent, self.frame.offsets, out, exponents)
+        kernels.unframed(out, self.frame.exponent, self.frame.offsets, out, exponents)
         return Wide(out, exponents)
 
     def rescaled(self) -> VectorSet:
@@ -212,7 +210,7 @@ class VectorSet:
         return self
 
 
-def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
+def ones(n_contexts: int, n_hidden: int, alive: Flags) -> VectorSet:
     """Return the set that holds a vector of ones in every live context."""
     ptr = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n = int(ptr[-1])
@@ -232,7 +230,7 @@ class Link:
     def fold(self, matrix: Wide, child: Wide) -> Wide:
         """Multiply a matrix over the joint space by one over the child's (contexts, hidden states)."""
         out, exponents = np.empty(matrix.shape), np.empty(matrix.shape, np.int64)
-        functionals.fold(
+        kernels.fold(
             matrix.mantissa,
             matrix.exponent,
             child.mantissa,
@@ -248,7 +246,7 @@ class Link:
         """Reduce a functional on the joint space to the child: sum hidden states, maximise over contexts."""
         shape = (self.n_contexts, self.n_hidden)
         out, exponents = np.empty(shape), np.empty(shape, np.int64)
-        functionals.reduce(functional.mantissa, functional.exponent, self.context, self.hidden, out, exponents)
+        kernels.reduce(functional.mantissa, functional.exponent, self.context, self.hidden, out, exponents)
         return Wide(out, exponents)
 
 
@@ -334,7 +332,7 @@ class Geometry:
     shapes: list[Shape]
     links: list[Link | None]
     order_of_children: list[list[int]]
-    is_query: NDArray[np.bool_]
+    is_query: Flags
     longest_sum: int  # the most operations on a path from the root, in computing a score
 
     @classmethod
@@ -368,7 +366,7 @@ class Geometry:
         table, exponents = self._wide_table(r)
         shape = self.joint_counts(r)
         out, out_exponents = np.empty(shape), np.empty(shape, np.int64)
-        functionals.project(
+        kernels.project(
             outside.mantissa,
             outside.exponent,
             table,
@@ -395,7 +393,7 @@ class Geometry:
         if inside.is_flat and outside.is_flat and not self.tree.is_delicate:
             return table, ExponentFrame(inside.exponent)
         out = np.empty(len(table))
-        functionals.framed_table(
+        kernels.framed_table(
             table,
             exponents,
             self.shapes[r],
@@ -409,9 +407,7 @@ class Geometry:
         return out, outside
 
 
-def _worked_out(
-    tree: RegionTree,
-) -> tuple[list[Shape], list[Link | None], list[list[int]], NDArray[np.bool_], int]:
+def _worked_out(tree: RegionTree) -> tuple[list[Shape], list[Link | None], list[list[int]], Flags, int]:
     """Return all fields of a tree's geometry except the tree."""
     a = tree.arrays
     shapes: list[Shape] = [
@@ -441,7 +437,7 @@ def _worked_out(
     return shapes, links, order, is_query, _longest_sum(tree, shapes, is_query)
 
 
-def _longest_sum(tree: RegionTree, shapes: list[Shape], is_query: NDArray[np.bool_]) -> int:
+def _longest_sum(tree: RegionTree, shapes: list[Shape], is_query: Flags) -> int:
     longest: list[int] = [0] * tree.n_regions
     parents: list[int] = tree.parent.tolist()
     for r in range(tree.n_regions - 1, -1, -1):
@@ -452,9 +448,7 @@ def _longest_sum(tree: RegionTree, shapes: list[Shape], is_query: NDArray[np.boo
     return max(longest)
 
 
-def _link(
-    shape: tuple[int, ...], parent_shape: tuple[int, ...], parent_is_query: bool, gather: NDArray[np.int64]
-) -> Link:
+def _link(shape: tuple[int, ...], parent_shape: tuple[int, ...], parent_is_query: bool, gather: Ints) -> Link:
     sq, sh, rq, rh, _ = shape
     psq, psh, _, _, k = parent_shape
     shared, rest = gather // (rq * rh), gather % (rq * rh)
@@ -495,7 +489,7 @@ class RegionMessages:
 
 def _smaller(left: Wide, right: Wide) -> Wide:
     out, exponents = np.empty(left.shape), np.empty(left.shape, np.int64)
-    functionals.smaller(
+    kernels.smaller(
         np.ascontiguousarray(left.mantissa).reshape(-1),
         np.ascontiguousarray(left.exponent).reshape(-1),
         np.ascontiguousarray(right.mantissa).reshape(-1),

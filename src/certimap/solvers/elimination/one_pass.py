@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints, Ints16
 from certimap.core.control import Control
 from certimap.core.rounding import SET_FLOOR
 from certimap.kernels.wide import LN2, ZERO
 from certimap.solvers.elimination.geometry import (
     LARGEST,
-    Floats,
     Geometry,
     Link,
     ProductOverflowError,
@@ -61,7 +60,7 @@ class SetPass:
 
     # geometry, mask: the regions and the box, shape (total_states,)
     geometry: Geometry
-    mask: NDArray[np.bool_]
+    mask: Flags
     messages: RegionMessages  # upper bounds inside the box
     log_threshold: float  # natural log; vectors that cannot exceed it are dropped
     limit: int  # sets are merged down to about this many rows
@@ -143,11 +142,11 @@ class SetPass:
             return 2.0**SET_FLOOR
         return 2.0**exponent if exponent < 1000.0 else math.inf
 
-    def decode(self, rows: NDArray[np.int64], n_variables: int) -> NDArray[np.int16]:
+    def decode(self, rows: Ints, n_variables: int) -> Ints16:
         """Return the assignments of rows of the root's set, shape (rows, n_variables)."""
         tree = self.geometry.tree
         points = np.zeros((len(rows), n_variables), np.int16)
-        at: dict[int, NDArray[np.int64]] = {tree.n_regions - 1: rows}
+        at: dict[int, Ints] = {tree.n_regions - 1: rows}
         for r in range(tree.n_regions - 1, -1, -1):
             here = at.pop(r)
             found = self.sets[r]
@@ -240,7 +239,7 @@ class RegionVisit:
         link = self._link(child)
         linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
         threshold = run.threshold(top, left.is_whole and right.is_whole)
-        rows: NDArray[np.int64] | None = None
+        rows: Ints | None = None
         max_pairs = max(run.pair_limit(linear.shape[1]), 2 * len(linear))
         while True:
             run.control.check(DOING)

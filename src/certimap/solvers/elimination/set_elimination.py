@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.bounds import log_draws_needed
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability, Regions
@@ -34,11 +34,11 @@ class Climb:
     """
 
     points: Points
-    values: NDArray[np.float64]
-    active: NDArray[np.int64]
+    values: Floats
+    active: Ints
 
     @classmethod
-    def from_points(cls, points: Points, values: NDArray[np.float64] | None = None) -> Climb:
+    def from_points(cls, points: Points, values: Floats | None = None) -> Climb:
         """Start from points with known ln p."""
         known = np.empty(0) if values is None else values.copy()
         return cls(points.copy(), known, np.arange(len(points)))
@@ -107,7 +107,7 @@ class Neighbours:
         return posterior.region_tree.n_entries * (3 * len(points) + int(changed.sum()))
 
 
-def _changed(point: Points, variables: NDArray[np.int64], each: NDArray[np.float64], posterior: Regions) -> Points:
+def _changed(point: Points, variables: Ints, each: Floats, posterior: Regions) -> Points:
     """Return a copy of a point with some variables moved to their best states."""
     out = point.copy()
     offsets = posterior.domain.offsets
@@ -116,7 +116,6 @@ def _changed(point: Points, variables: NDArray[np.int64], each: NDArray[np.float
     return out
 
 
-Floats = NDArray[np.float64]
 UNIT = 2.0**-53
 START_WORK = 200_000_000
 DRAW_ROWS = 1024
@@ -129,7 +128,7 @@ FEW_POINTS = 4096  # boxes up to this size are enumerated if the threshold was r
 class OpenBox:
     """A box that may hold a better assignment."""
 
-    mask: NDArray[np.bool_]
+    mask: Flags
     log_bound: float
     log_mass: float
     messages: RegionMessages | None
@@ -350,10 +349,10 @@ class Search:
         box.log_bound = min(box.log_bound, box.log_mass)
         self._prune()
 
-    def _boxes(self, masks: NDArray[np.bool_]) -> Boxes:
+    def _boxes(self, masks: Flags) -> Boxes:
         return Boxes(self.posterior.domain, masks)
 
-    def _mass(self, masks: NDArray[np.bool_]) -> list[float]:
+    def _mass(self, masks: Flags) -> list[float]:
         """Return ln of the masses of boxes, rounded up."""
         masses = self.posterior.log_mass(self._boxes(masks)) + self.state.slack
         return [min(float(m), 0.0) for m in masses]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -11,19 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
-from certimap.networks.delayed_orders import DelayedOrder, delayed
 from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
 from certimap.solvers.base import RELAXATION, Effort, Family, Solver
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
 
 
@@ -370,3 +369,87 @@ class FullWidth(Solver):
         bound = max(state.closed, -state.open[0][0] if state.open else -math.inf)
         ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
         state.done = not state.open or bound <= ledger.best_log_prob
+
+
+class DelayedOrder(NamedTuple):
+    """An elimination order of all variables, and its cost."""
+
+    order: list[int]  # the first eliminated first
+    # log2_largest, log2_work: log base 2 of the joint states of its largest clique, and of all cliques together
+    log2_largest: float
+    log2_work: float
+
+
+def delayed(
+    problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
+) -> DelayedOrder:
+    """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
+
+    A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
+    make the waiting one's own clique, larger than that. Variables that waited to the end go by smallest clique.
+
+    `problem`: whose variables are ordered.
+    `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
+    `bits`: what may be formed. Where the base order needs more, it is followed.
+    `gains`: how much the bound falls (nats, about) where a queried variable waits: the smallest gain goes first.
+
+    Cost: some set operations per variable and neighbour.
+    """
+    graph = _Graph(problem, gains or {})
+    for v in base:
+        if v not in problem.sizes:
+            continue
+        if v in problem.query:
+            graph.waiting.add(v)
+        else:
+            graph.make_room(v, bits)
+            graph.eliminate(v)
+    while graph.near:
+        graph.eliminate(min(graph.near, key=lambda u: (graph.weight(graph.near[u], u), u)))
+    return DelayedOrder(graph.order, graph.largest, math.log2(max(graph.work, 1.0)))
+
+
+class _Graph:
+    """The interaction graph while variables leave it."""
+
+    def __init__(self, problem: Problem, gains: Mapping[int, float]) -> None:
+        self.gains = gains
+        self.query = problem.query
+        self.log2: Mapping[int, float] = {v: math.log2(n) for v, n in problem.sizes.items()}
+        self.near: dict[int, set[int]] = {v: set() for v in problem.sizes}
+        for table in problem.tables:
+            for v in table.scope:
+                self.near[v].update(table.scope)
+        for v, near in self.near.items():
+            near.discard(v)
+        self.order: list[int] = []
+        self.largest = self.work = 0.0
+        self.waiting: set[int] = set()
+
+    def weight(self, near: Iterable[int], v: int) -> float:
+        """Return log base 2 of the joint states of a variable with others."""
+        log2 = self.log2
+        return log2[v] + sum([log2[u] for u in near])
+
+    def make_room(self, v: int, bits: float) -> None:
+        """Eliminate waiting neighbours of a hidden variable until no clique becomes larger than allowed."""
+        while due := sorted(self.waiting & self.near[v]):
+            if self.weight(self.near[v], v) <= bits:
+                due = [u for u in due if self.weight(self.near[u] | self.near[v], v) > bits]
+                if not due:
+                    return
+            self.eliminate(min(due, key=lambda u: (self.gains.get(u, 0.0), self.weight(self.near[u], u), u)))
+
+    def eliminate(self, v: int) -> None:
+        """Let a variable go; its neighbours become one clique."""
+        weight = self.weight(self.near[v], v)
+        self.largest = max(self.largest, weight)
+        self.work += 2.0 ** min(weight, 1000.0)
+        self.order.append(v)
+        self.waiting.discard(v)
+        around = self.near.pop(v)
+        for u in around:
+            near = self.near[u]
+            near |= around
+            near.discard(u)
+            near.discard(v)

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.errors import SolverError
-from certimap.networks.cuts import solved
+from certimap.networks.cuts import Binary, roof, settled, solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added, plan
-from certimap.networks.expansion import expanded
-from certimap.networks.integers import (
+from certimap.networks.max_elimination import MaxElimination
+from certimap.networks.mpe_posterior import MpePosterior
+from certimap.networks.problem import (
+    FLOOR,
+    HARD,
     WIDE_REACH,
     FineIntegers,
+    Problem,
+    States,
     above_nats,
     below_nats,
     in_nats,
     narrow_reach,
+    restrict,
     to_fine_integers,
     to_integers,
 )
-from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.mpe_posterior import MpePosterior
-from certimap.networks.problem import FLOOR, HARD, Problem, States, restrict
 from certimap.networks.simplify import impossible
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks import toulbar2
@@ -307,3 +312,88 @@ class HybridBestFirst(Solver):
             state.reported = root.value
             ledger.candidates(state.point(root.states)[None, :])
         ledger.frontier(ledger.log_measure, in_nats(root.bound, state.unit))
+
+
+FEWEST_VARIABLES, MOST_ENTRIES = 30, 2**24  # of problems; of tables that are filled up to the most states
+MAX_ROUNDS = 10
+
+
+def expanded(
+    problem: Problem, start: Mapping[int, int] | None = None, control: Control | None = None
+) -> dict[int, int] | None:
+    """Return an assignment that no expansion move (any variables to one state) improves.
+
+    A move is a binary problem, solved where states attract each other; elsewhere roof duality tells a part of it,
+    and the other variables stay. None for problems of other kinds, and where no possible assignment is found.
+
+    `problem`: of integers, without nuisance variables. `start`: where moves begin; None for the best state of each
+    variable by itself. `control`: looked at between moves and flows; the best so far is returned.
+    """
+    tables = _Pairwise.of(problem)
+    if tables is None:
+        return None
+    control = control or Control()
+    states = tables.unary.argmax(axis=1) if start is None else np.array([start[v] for v in tables.variables])
+    value = tables.value(states)
+    for _ in range(MAX_ROUNDS):
+        before = value
+        for label in range(tables.unary.shape[1]):
+            if control.should_stop:
+                break
+            moved = np.where(settled(roof(tables.move(states, label), control))[0] == 1, label, states)
+            found = tables.value(moved)
+            if found > value:
+                states, value = moved, found
+        if value == before:
+            break
+    return dict(zip(tables.variables, states.tolist(), strict=True)) if value > FLOOR else None
+
+
+class _Pairwise:
+    """Tables of one and two variables, each filled up with impossible states to the most that any variable has."""
+
+    def __init__(self, variables: list[int], unary: Ints, ends: Ints, pairs: Ints) -> None:
+        self.variables, self.unary, self.ends, self.pairs = variables, unary, ends, pairs
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Pairwise | None:
+        """Return a problem's tables, added up per pair; None for other kinds of problems and small ones."""
+        most, n = max(problem.sizes.values(), default=0), len(problem.sizes)
+        if n < FEWEST_VARIABLES or most < 3 or any(len(t.scope) > 2 for t in problem.tables):
+            return None
+        variables = sorted(problem.sizes)
+        place = {v: i for i, v in enumerate(variables)}
+        keys = {frozenset(t.scope) for t in problem.tables if len(t.scope) == 2}
+        if len(keys) * most * most > MOST_ENTRIES:
+            return None
+        number = {key: e for e, key in enumerate(sorted(keys, key=sorted))}
+        unary, pairs = np.full((n, most), HARD), np.full((len(number), most, most), HARD)
+        for v, size in problem.sizes.items():
+            unary[place[v], :size] = 0
+        for (a, b), e in ((sorted(key), e) for key, e in number.items()):
+            pairs[e, : problem.sizes[a], : problem.sizes[b]] = 0
+        for scope, values in problem.tables:
+            if len(scope) == 1:
+                part = unary[place[scope[0]], : len(values)]
+            else:
+                values = values if scope[0] < scope[1] else values.T
+                part = pairs[number[frozenset(scope)], : values.shape[0], : values.shape[1]]
+            part[:] = np.where((part > FLOOR) & (values > FLOOR), part + values, HARD)
+        ends = np.array([[place[v] for v in sorted(key)] for key in number], np.int64).reshape(-1, 2)
+        return cls(variables, unary, ends, pairs)
+
+    def value(self, states: Ints) -> int:
+        """Return the value of an assignment, in units, less the constant."""
+        own = self.unary[np.arange(len(states)), states]
+        shared = self.pairs[np.arange(len(self.pairs)), states[self.ends[:, 0]], states[self.ends[:, 1]]]
+        if (own <= FLOOR).any() or (shared <= FLOOR).any():
+            return HARD
+        return int(own.sum()) + int(shared.sum())
+
+    def move(self, states: Ints, label: int) -> Binary:
+        """Return the choice, for every variable, between the state that it has (0) and one that may be (1)."""
+        rows, labels = np.arange(len(states)), np.full(len(states), label)
+        choice = np.stack([states, labels], axis=1)
+        left, right = choice[self.ends[:, 0]], choice[self.ends[:, 1]]
+        pairs = self.pairs[np.arange(len(self.pairs))[:, None, None], left[:, :, None], right[:, None, :]]
+        return Binary(self.unary[rows[:, None], choice], self.ends, pairs)

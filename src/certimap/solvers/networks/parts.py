@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Ints
 from certimap.core.control import Control, TimeUp
-from certimap.networks.best_first import BestFirstSearch, copy_of
-from certimap.networks.costs import STALLED, Costs, DualState, climb, sweep
+from certimap.networks.costs import STALLED, BestFirstSearch, Costs, DualState, climb, copy_of, sweep
 from certimap.networks.cuts import cut
 from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import EliminationPlan, plan
@@ -77,9 +76,6 @@ class Context:
         """Whether an elimination keeps to the limits."""
         n_bytes = max(elimination.n_bytes, elimination.n_bytes_kept) if self.lists_all else elimination.n_bytes
         return elimination.n_entries <= self.max_entries and n_bytes <= self.max_bytes
-
-
-Ints = NDArray[np.int64]
 
 
 def level_of(component: Component, context: Context) -> int:

@@ -18,7 +18,7 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.elimination.set_elimination import SetElimination
-from certimap.solvers.networks.aobb import STEP_NODES, AndOrBranchAndBound
+from certimap.solvers.networks.and_or import STEP_NODES, AndOrBranchAndBound
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
-from certimap.networks.integers import above_units, to_floats
-from certimap.networks.problem import Problem
+from certimap.networks.problem import Problem, above_units, to_floats
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree

@@ -178,3 +178,13 @@ class FixedBudget(FixedDraws):
     """
 
     name: ClassVar[str] = "budget"
+
+
+@dataclass(frozen=True)
+class UniformExploration(FixedDraws):
+    """Draw a fixed number of points and return the best, with the certificate that the draws happen to support.
+
+    Source: uniform exploration, Alg. 0 of PAC-MAP.
+    """
+
+    name: ClassVar[str] = "uniform_exploration"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify import bounds
 from certimap.certify.ledger import Ledger
+from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -78,7 +78,7 @@ class SmoothState:
     next_sweep: int
     n_balls: int = 1
     n_seen: int = 0
-    pool: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    pool: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     done: bool = False
 
 

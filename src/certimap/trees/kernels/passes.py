@@ -1,4 +1,4 @@
-"""Batched passes over a tree of regions: messages upward, derivatives downward.
+"""Batched passes over a tree of regions: messages upward, derivatives downward, draws.
 
 Rows of a batch are the inner axis, so that every inner loop runs over contiguous memory. Values are
 linear and at most 1. A vector whose largest entry falls below `RESCALE` is scaled up by a power of two, without
@@ -12,13 +12,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Bytes, Floats, Ints, Ints16
 from certimap.core.region_tree import RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.wide import LN2
+from certimap.kernels.wide import LN2, ZERO, normal
 
 
 class PassRoom(NamedTuple):
@@ -32,7 +31,7 @@ class PassRoom(NamedTuple):
     message: Floats
     message_exponent: Floats
     outer: Floats
-    flags: NDArray[np.uint8]
+    flags: Bytes
 
 
 class DownRoom(NamedTuple):
@@ -45,7 +44,7 @@ class DownRoom(NamedTuple):
 
 
 @jit_part
-def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDArray[np.uint8]) -> None:
+def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: Bytes) -> None:
     """Scale rows of `values[start:stop]` with a small maximum; flag rows near underflow."""
     n_rows = values.shape[1]
     top = np.zeros(n_rows)
@@ -319,3 +318,85 @@ def own_values(
             else:
                 for b in range(n_rows):
                     out[v, b] += total[b]
+
+
+@jit()
+def draw(
+    a: RegionArrays,
+    parent_map: Ints,
+    parent: Ints,
+    variable: Ints,
+    cumulative: Floats,
+    key: np.uint64,
+    rows: Ints,
+    position: Ints,
+    points: Ints16,
+) -> None:
+    """Draw points[rows] from the root down; row i has its own stream, seeded by `key` and i."""
+    n = len(a.own_states)
+    for i in range(len(rows)):
+        row = rows[i]
+        state = key + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
+        z = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = z ^ (z >> np.uint64(31))
+        for r in range(n - 1, -1, -1):
+            k = a.own_states[r]
+            separator = np.int64(0)
+            if parent[r] >= 0:
+                separator = a.gather[parent_map[r] + position[parent[r]]]
+            t = a.table_ptr[r] + separator * k
+            state += np.uint64(0x9E3779B97F4A7C15)
+            z = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z = z ^ (z >> np.uint64(31))
+            u = np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0) * cumulative[t + k - 1]
+            low = 0
+            high = k - 1
+            while low < high:
+                middle = (low + high) // 2
+                if cumulative[t + middle] > u:
+                    high = middle
+                else:
+                    low = middle + 1
+            position[r] = (separator // (a.rest_query[r] * a.rest_hidden[r])) * k + low
+            if variable[r] >= 0:
+                points[row, variable[r]] = low
+
+
+@jit()
+def follow_maxima(
+    a: RegionArrays,
+    parent_map: Ints,
+    parent: Ints,
+    variable: Ints,
+    joint: Floats,
+    joint_exponent: Ints,
+    position: Ints,
+    point: Ints16,
+) -> None:
+    """Give every region, from the root down, the first state with the largest weight.
+
+    `joint` and `joint_exponent`, shape (joint positions,), come from the wide upward pass of bounds.
+    """
+    has_exponents = len(a.exponents) > 0
+    for r in range(len(a.own_states) - 1, -1, -1):
+        k = a.own_states[r]
+        separator = np.int64(0)
+        if parent[r] >= 0:
+            separator = a.gather[parent_map[r] + position[parent[r]]]
+        shared = separator // (a.rest_query[r] * a.rest_hidden[r])
+        t = a.table_ptr[r] + separator * k
+        best = 0
+        largest, exponent = 0.0, ZERO
+        for v in range(k):
+            e = joint_exponent[a.joint_ptr[r] + shared * k + v]
+            if has_exponents:
+                e += a.exponents[t + v]
+            w, e = normal(a.mantissas[t + v] * joint[a.joint_ptr[r] + shared * k + v], e)
+            if e > exponent or (e == exponent and w > largest):
+                largest, exponent = w, e
+                best = v
+        position[r] = shared * k + best
+        if variable[r] >= 0:
+            point[variable[r]] = best

@@ -9,13 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints, Ints16, Ints32
 from certimap.kernels.jit import jit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class VectorTreeArrays(NamedTuple):
@@ -43,13 +39,13 @@ class VectorRoom(NamedTuple):
     tops: Floats
     outs: Floats
     rows: Floats
-    links: NDArray[np.int32]
+    links: Ints32
     counts: Ints
     pool: Floats
-    pool_links: NDArray[np.int32]
+    pool_links: Ints32
     pool_scores: Floats
     kept: Floats
-    kept_links: NDArray[np.int32]
+    kept_links: Ints32
 
 
 @jit()
@@ -323,7 +319,7 @@ def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room
 
 
 @jit()
-def best_states(t: VectorTreeArrays, each: Floats, point: NDArray[np.int16]) -> None:
+def best_states(t: VectorTreeArrays, each: Floats, point: Ints16) -> None:
     """Write the state of the largest bound for each variable."""
     for r in range(len(t.own)):
         first = t.column[r]
@@ -337,7 +333,7 @@ def best_states(t: VectorTreeArrays, each: Floats, point: NDArray[np.int16]) -> 
 
 
 @jit()
-def decode(t: VectorTreeArrays, row: int, room: VectorRoom, point: NDArray[np.int16]) -> None:
+def decode(t: VectorTreeArrays, row: int, room: VectorRoom, point: Ints16) -> None:
     """Write the assignment of a row of the root's set; for merged rows, of the best one."""
     root = len(t.own) - 1
     at = np.zeros(root + 1, np.int64)

@@ -6,17 +6,15 @@ mantissas and exponents; see `certimap.kernels.wide`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.region_tree import RegionArrays
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, times
-
-Bools = NDArray[np.bool_]
 
 
 class WideRoom(NamedTuple):
@@ -29,7 +27,7 @@ class WideRoom(NamedTuple):
 
 
 @jit()
-def upward_wide(a: RegionArrays, mask: Bools, is_bound: bool, room: WideRoom) -> None:
+def upward_wide(a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom) -> None:
     """Send all messages to the root; the mask has shape (total_states,)."""
     joint, joint_exponent, message, message_exponent = room
     has_exponents = len(a.exponents) > 0
@@ -131,13 +129,7 @@ def _own_values(
 
 @jit()
 def _scatter_down(
-    values: Floats,
-    exponents: Ints,
-    order: Ints,
-    breaks: Ints,
-    is_bound: bool,
-    out: Floats,
-    out_exponent: Ints,
+    values: Floats, exponents: Ints, order: Ints, breaks: Ints, is_bound: bool, out: Floats, out_exponent: Ints
 ) -> None:
     """Reduce a joint vector to a child's separator; `order` and `breaks` as in the batched pass."""
     o = -1
@@ -164,7 +156,7 @@ def _scatter_down(
 @jit()
 def downward_wide(
     a: RegionArrays,
-    mask: Bools,
+    mask: Flags,
     is_bound: bool,
     room: WideRoom,
     suffix: Floats,
@@ -229,7 +221,7 @@ def downward_wide(
 
 
 @jit()
-def cumulate_wide(a: RegionArrays, mask: Bools, joint: Floats, joint_exponent: Ints, cumulative: Floats) -> None:
+def cumulate_wide(a: RegionArrays, mask: Flags, joint: Floats, joint_exponent: Ints, cumulative: Floats) -> None:
     """Write, for each region and separator state, the running sums of its own variable's posterior weights.
 
     The weights of each separator state have their own scale.
@@ -258,3 +250,58 @@ def cumulate_wide(a: RegionArrays, mask: Bools, joint: Floats, joint_exponent: I
                     if x > 0.0 and (column < 0 or mask[column + v]):
                         total += shifted(x, top - e)
                     cumulative[t + v] = total
+
+
+@jit()
+def split(values: Floats, mantissa: Floats, exponent: Ints) -> None:
+    """Write doubles as mantissas and exponents."""
+    for i in range(len(values)):
+        if values[i] == 0.0:
+            mantissa[i], exponent[i] = 0.0, ZERO
+        else:
+            mantissa[i], exponent[i] = math.frexp(values[i])
+
+
+@jit()
+def join(mantissa: Floats, exponent: Ints, values: Floats) -> None:
+    """Write wide numbers as doubles; tiny numbers become denormals or 0."""
+    for i in range(len(mantissa)):
+        values[i] = math.ldexp(mantissa[i], int(min(max(exponent[i], -2000), 2000)))
+
+
+@jit()
+def smallest_exponent(mantissa: Floats, exponent: Ints) -> Any:
+    """Return the exponent of the smallest positive entry, 0 if none is below 1."""
+    smallest = 0
+    for i in range(len(mantissa)):
+        if mantissa[i] > 0.0:
+            smallest = min(smallest, exponent[i])
+    return smallest
+
+
+@jit()
+def normalise(mantissa: Floats, exponent: Ints) -> None:
+    """Bring mantissas into [1/2, 1), in place."""
+    for i in range(len(mantissa)):
+        mantissa[i], exponent[i] = normal(mantissa[i], exponent[i])
+
+
+@jit()
+def divide_rows(
+    mantissa: Floats, exponent: Ints, share: Floats, share_exponent: Ints, total: Floats, total_exponent: Ints
+) -> None:
+    """Write the sums of rows, and the entries divided by them (0 in a row of zeros)."""
+    n_rows, n_columns = mantissa.shape
+    for r in range(n_rows):
+        top = ZERO
+        for j in range(n_columns):
+            top = max(top, exponent[r, j])
+        found = 0.0
+        for j in range(n_columns):
+            found += shifted(mantissa[r, j], top - exponent[r, j])
+        for j in range(n_columns):
+            if mantissa[r, j] > 0.0:
+                share[r, j], share_exponent[r, j] = normal(mantissa[r, j] / found, exponent[r, j] - top)
+            else:
+                share[r, j], share_exponent[r, j] = 0.0, ZERO
+        total[r], total_exponent[r] = normal(found, top)

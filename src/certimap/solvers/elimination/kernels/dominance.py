@@ -8,13 +8,10 @@ are never compared.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.rounding import NEARLY
 from certimap.kernels.jit import jit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BLOCK = 32
 GROUP = 16  # blocks in a group
@@ -121,7 +118,7 @@ def _leading(values: Floats, v: int, means: Floats, lead: Ints) -> None:
 
 
 @jit(inline="never")
-def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: NDArray[np.bool_]) -> None:
+def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags) -> None:
     n = stop - start
     totals = np.empty(n)
     for i in range(n):
@@ -219,7 +216,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: NDArr
 
 
 @jit()
-def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
+def skyband(values: Floats, ptr: Ints, k: int, alive: Flags) -> None:
     """Clear `alive` of rows that k kept rows of their context dominate, up to a factor of `NEARLY`.
 
     Rows are visited by falling sum. Only earlier kept rows can drop a row, so that the factor is lost only once,

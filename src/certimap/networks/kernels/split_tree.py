@@ -1,0 +1,560 @@
+"""Compiled passes over a split tree: power sums upward, their derivatives, bounds and maxima downward.
+
+All values are natural logs; a message is scaled so that its largest entry is 0, and the scale is kept in `offset`.
+Only the states in `alive` are visited. A region has one axis per variable of its scope; its *inputs* are its
+outgoing message (number 0), its tables and its children's messages, each addressed by an offset and one stride
+per axis.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from certimap.core.arrays import Bytes, Floats, Ints
+from certimap.kernels.jit import jit, jit_part
+
+NEGLIGIBLE = -45.0  # ln of a share that even a thousand of do not change a sum in its last place
+
+
+class TreeArrays(NamedTuple):
+    """The arrays of a split tree, children before parents; see `SplitTree`."""
+
+    # n_states, state_ptr, is_query: of every variable: its states, where they start among all states, and 1 where
+    # it is maximised
+    n_states: Ints
+    state_ptr: Ints
+    is_query: Bytes
+    own: Ints  # the variable whose copy each region eliminates
+    # axis_ptr, axes: the variables of each scope: queried ones of the separator, the others of the separator, then
+    # `own`
+    axis_ptr: Ints
+    axes: Ints
+    n_query_axes: Ints  # how many of the separator's axes are queried
+    # n_tables, n_children, start_ptr: the inputs of each region: 1 + n_tables + n_children, from `start_ptr`
+    n_tables: Ints
+    n_children: Ints
+    start_ptr: Ints
+    start: Ints  # where each input starts: in the messages for number 0 and children, else in the tables
+    # stride_ptr, strides: for each region, axis and input the stride, inputs fastest
+    stride_ptr: Ints
+    strides: Ints
+    children: Ints  # the child behind each input, -1 for the message and the tables
+    shift_ptr: Ints  # where the shifts of each region's copy start
+    message_ptr: Ints  # where each message starts
+    # parent, has_query: the parent (-1 for roots), and 1 where the region or one below eliminates a queried copy
+    parent: Ints
+    has_query: Bytes
+
+
+class Scratch(NamedTuple):
+    """Buffers of one pass; `message` and `outside` are laid out by `message_ptr`."""
+
+    message: Floats
+    offset: Floats
+    below: Floats
+    outside: Floats
+    outside_offset: Floats
+    block_top: Floats
+    block_sum: Floats
+    at: Ints
+    position: Ints
+    values: Floats
+    alive: Ints
+    n_alive: Ints
+
+
+@jit_part
+def begin(t: TreeArrays, r: int, start: Ints, s: Scratch) -> int:
+    """Put every input of a region at its first alive entry; return the number of inputs."""
+    n = 1 + t.n_tables[r] + t.n_children[r]
+    for i in range(n):
+        s.at[i] = start[t.start_ptr[r] + i]
+    first = t.axis_ptr[r]
+    for a in range(t.axis_ptr[r + 1] - first):
+        s.position[a] = 0
+        state = s.alive[t.state_ptr[t.axes[first + a]]]
+        for i in range(n):
+            s.at[i] += state * t.strides[t.stride_ptr[r] + a * n + i]
+    return n
+
+
+@jit_part
+def advance(t: TreeArrays, r: int, n: int, low: int, high: int, own_at: int, s: Scratch) -> bool:
+    """Go on to the next entry over the axes low to high - 1, the last one fastest; False after the last entry.
+
+    `own_at` is the place of the own variable's axis in that order (which is stored last).
+    """
+    first = t.axis_ptr[r]
+    n_axes = t.axis_ptr[r + 1] - first
+    j = high - 1
+    while j >= low:
+        a = j if j < own_at else (n_axes - 1 if j == own_at else j - 1)
+        v = t.axes[first + a]
+        p = t.state_ptr[v]
+        now = s.alive[p + s.position[a]]
+        done = s.position[a] + 1 >= s.n_alive[v]
+        s.position[a] = 0 if done else s.position[a] + 1
+        change = s.alive[p + s.position[a]] - now
+        q = t.stride_ptr[r] + a * n
+        for i in range(n):
+            s.at[i] += change * t.strides[q + i]
+        if not done:
+            return True
+        j -= 1
+    return False
+
+
+@jit_part
+def own_values(t: TreeArrays, r: int, n: int, tables: Floats, shifts: Floats, s: Scratch) -> float:
+    """Write the values of the own variable's alive states at the present entry; return the largest."""
+    v = t.own[r]
+    p = t.state_ptr[v]
+    q = t.stride_ptr[r] + (t.axis_ptr[r + 1] - t.axis_ptr[r] - 1) * n
+    n_tables = t.n_tables[r]
+    base = s.alive[p]
+    top = -np.inf
+    for k in range(s.n_alive[v]):
+        state = s.alive[p + k]
+        value = shifts[t.shift_ptr[r] + state]
+        for i in range(1, 1 + n_tables):
+            value += tables[s.at[i] + (state - base) * t.strides[q + i]]
+        for i in range(1 + n_tables, n):
+            value += s.message[s.at[i] + (state - base) * t.strides[q + i]]
+        s.values[k] = value
+        top = max(top, value)
+    return float(top)
+
+
+@jit_part
+def send(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, weight: float, s: Scratch) -> None:
+    """Eliminate a region's own copy: power sum of the given weight (0 for the maximum)."""
+    n = begin(t, r, start, s)
+    last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
+    n_own = s.n_alive[t.own[r]]
+    best = -np.inf
+    while True:
+        top = own_values(t, r, n, tables, shifts, s)
+        if weight > 0.0 and top > -np.inf:
+            total = 0.0
+            for k in range(n_own):
+                log_share = (s.values[k] - top) / weight
+                if log_share > NEGLIGIBLE:
+                    total += np.exp(log_share)
+            if total > 1.0:
+                top += weight * np.log(total)
+        s.message[s.at[0]] = top
+        best = max(best, top)
+        if not advance(t, r, n, 0, last, last, s):
+            break
+    s.offset[r] = best
+    if best > -np.inf:
+        for j in range(t.message_ptr[r], t.message_ptr[r + 1]):
+            s.message[j] -= best
+
+
+@jit_part
+def upward(
+    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
+) -> float:
+    """Send the messages of regions first to last - 1, those before sent already; return the sum of their scales.
+
+    That of all regions is the log of the root messages' product. Fills `offset` and `below`, its sums by subtree.
+    """
+    total, lost = 0.0, 0.0
+    for r in range(first, last):
+        send(t, r, start, tables, shifts, weights[r], s)
+        value = s.offset[r]
+        if value == -np.inf:
+            return -np.inf
+        below = value
+        for i in range(1 + t.n_tables[r], 1 + t.n_tables[r] + t.n_children[r]):
+            below += s.below[t.children[t.start_ptr[r] + i]]
+        s.below[r] = below
+        summed = total + value  # Neumaier: thousands of scales add up without loss
+        lost += (total - summed) + value if abs(total) >= abs(value) else (value - summed) + total
+        total = summed
+    return total + lost
+
+
+@jit_part
+def rounding_error(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
+    """Bound the rounding error (nats) of the last upward pass at its largest entries.
+
+    Tables and messages are at most 0, so no partial sum of an entry that ends at `offset` is further from 0 than
+    that and twice the largest shift; an entry that matters to the parent is no further below 0 than the parent's
+    scale.
+    """
+    total = 0.0
+    for r in range(len(t.own)):
+        n = 9 + t.n_tables[r] + t.n_children[r]
+        reach = abs(s.offset[r]) + 4.0
+        if t.parent[r] >= 0:
+            reach += abs(s.offset[t.parent[r]])
+        shift = 0.0
+        for k in range(t.shift_ptr[r], t.shift_ptr[r + 1]):
+            shift = max(shift, abs(shifts[k]))
+        total += n * (reach + 2.0 * shift)
+    return 2.3e-16 * total
+
+
+@jit()
+def rounding(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
+    """See `rounding_error`."""
+    return rounding_error(t, shifts, s)
+
+
+@jit()
+def evaluate(
+    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
+) -> float:
+    """Return what some regions add to the log of the relaxed maximum (all states in `alive`); see `upward`."""
+    return upward(t, start, tables, shifts, weights, s, first, last)
+
+
+@jit()
+def gradient(
+    t: TreeArrays,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    weights: Floats,
+    s: Scratch,
+    to_shifts: Floats,
+    to_weights: Floats,
+    first: int,
+    last_region: int,
+) -> None:
+    """Write derivatives by shifts and weights, of regions last_region - 1 down to first, those above done already.
+
+    All weights are positive, and messages are those of an upward pass. The derivative by a copy's shift is the
+    copy's marginal, by its weight its conditional entropy. `outside` holds the marginals of separators, and
+    `to_shifts` sums: both are 0 before the first region.
+    """
+    for r in range(last_region - 1, first - 1, -1):
+        if t.parent[r] < 0:
+            s.outside[t.message_ptr[r]] = 1.0
+        n = begin(t, r, start, s)
+        last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
+        q = t.stride_ptr[r] + last * n
+        v = t.own[r]
+        p = t.state_ptr[v]
+        w = weights[r]
+        entropy = 0.0
+        while True:
+            mass = s.outside[s.at[0]]
+            if mass > 0.0:
+                own_values(t, r, n, tables, shifts, s)
+                total = s.message[s.at[0]] + s.offset[r]
+                for k in range(s.n_alive[v]):
+                    log_share = (s.values[k] - total) / w
+                    if log_share > NEGLIGIBLE:
+                        share = mass * np.exp(log_share)
+                        state = s.alive[p + k]
+                        entropy -= share * log_share
+                        to_shifts[t.shift_ptr[r] + state] += share
+                        step = state - s.alive[p]
+                        for i in range(1 + t.n_tables[r], n):
+                            s.outside[s.at[i] + step * t.strides[q + i]] += share
+            if not advance(t, r, n, 0, last, last, s):
+                break
+        to_weights[r] = entropy
+
+
+@jit_part
+def set_alive(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
+    """List the alive states of every variable; False when one has none."""
+    for v in range(len(t.n_states)):
+        p = t.state_ptr[v]
+        count = 0
+        for k in range(t.n_states[v]):
+            if mask[p + k]:
+                s.alive[p + count] = k
+                count += 1
+        s.n_alive[v] = count
+        if count == 0:
+            return False
+    return True
+
+
+@jit()
+def restrict_to(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
+    """Let later passes visit the states of a mask only; False when a variable has none."""
+    return set_alive(t, mask, s)
+
+
+@jit_part
+def down_maximal(
+    t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, s: Scratch, own: Floats
+) -> None:
+    """Pass down a region of queried variables: what lies outside each child, and the own states' bounds."""
+    n = begin(t, r, start, s)
+    last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
+    q = t.stride_ptr[r] + last * n
+    v = t.own[r]
+    p = t.state_ptr[v]
+    while True:
+        outer = s.outside[s.at[0]]
+        if outer > -np.inf:
+            own_values(t, r, n, tables, shifts, s)
+            for k in range(s.n_alive[v]):
+                value = s.values[k] + outer
+                if value == -np.inf:
+                    continue
+                own[k] = max(own[k], value)
+                step = s.alive[p + k] - s.alive[p]
+                for i in range(1 + t.n_tables[r], n):
+                    j = s.at[i] + step * t.strides[q + i]
+                    s.outside[j] = max(s.outside[j], value - s.message[j])
+        if not advance(t, r, n, 0, last, last, s):
+            break
+
+
+@jit_part
+def down_mixed(
+    t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, hidden: Ints, s: Scratch, own: Floats
+) -> None:
+    """Pass down a region with hidden variables: these are summed, within the maximum over the queried ones.
+
+    `hidden[i]` is the number of configurations of the hidden variables in child i's separator; its separator lists
+    queried variables first, so that these configurations are neighbours.
+    """
+    n = begin(t, r, start, s)
+    v = t.own[r]
+    n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
+    is_query = t.is_query[v] == 1
+    own_at = t.n_query_axes[r] if is_query else n_axes - 1
+    n_query = t.n_query_axes[r] + (1 if is_query else 0)
+    n_tables = t.n_tables[r]
+    while True:
+        room = 0
+        for i in range(1 + n_tables, n):
+            for j in range(room, room + hidden[i]):
+                s.block_top[j] = -np.inf
+                s.block_sum[j] = 0.0
+            room += hidden[i]
+        top, total = -np.inf, 0.0
+        while True:
+            value = s.outside[s.at[0]]
+            if value > -np.inf:
+                value += shifts[t.shift_ptr[r] + s.alive[t.state_ptr[v] + s.position[n_axes - 1]]]
+                for i in range(1, 1 + n_tables):
+                    value += tables[s.at[i]]
+                for i in range(1 + n_tables, n):
+                    value += s.message[s.at[i]]
+            if value > -np.inf:
+                if value > top:
+                    total = total * np.exp(top - value) + 1.0
+                    top = value
+                else:
+                    total += np.exp(value - top)
+                room = 0
+                for i in range(1 + n_tables, n):
+                    rest = value - s.message[s.at[i]]
+                    j = room + (s.at[i] - start[t.start_ptr[r] + i]) % hidden[i]
+                    if rest > s.block_top[j]:
+                        s.block_sum[j] = s.block_sum[j] * np.exp(s.block_top[j] - rest) + 1.0
+                        s.block_top[j] = rest
+                    else:
+                        s.block_sum[j] += np.exp(rest - s.block_top[j])
+                    room += hidden[i]
+            if not advance(t, r, n, n_query, n_axes, own_at, s):
+                break
+        room = 0
+        for i in range(1 + n_tables, n):
+            place = s.at[i] - start[t.start_ptr[r] + i]
+            block = start[t.start_ptr[r] + i] + place - place % hidden[i]
+            for j in range(hidden[i]):
+                if s.block_sum[room + j] > 0.0:
+                    rest = s.block_top[room + j] + np.log(s.block_sum[room + j])
+                    s.outside[block + j] = max(s.outside[block + j], rest)
+            room += hidden[i]
+        if is_query and total > 0.0:
+            k = s.position[n_axes - 1]
+            own[k] = max(own[k], top + np.log(total))
+        if not advance(t, r, n, 0, n_query, own_at, s):
+            break
+
+
+@jit_part
+def downward(
+    t: TreeArrays,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    hidden: Ints,
+    s: Scratch,
+    each: Floats,
+    first_region: int,
+    last_region: int,
+) -> None:
+    """Write for every queried copy and state a bound on its own tree with that copy held there, after `upward`.
+
+    Of regions last_region - 1 down to first_region, those above done already; the rest of `each` stays as it is.
+    Hidden variables above a queried one are summed with weight 1: a power sum of weight at most 1 is no larger.
+    """
+    own = np.empty(len(s.values))
+    for r in range(last_region - 1, first_region - 1, -1):
+        if t.has_query[r] == 0:
+            continue
+        first, n = t.start_ptr[r], 1 + t.n_tables[r] + t.n_children[r]
+        if t.parent[r] < 0:
+            s.outside[t.message_ptr[r]] = 0.0
+            s.outside_offset[r] = 0.0
+        below = 0.0
+        for i in range(1 + t.n_tables[r], n):
+            c = t.children[first + i]
+            below += s.below[c]
+            s.outside[t.message_ptr[c] : t.message_ptr[c + 1]] = -np.inf
+        v = t.own[r]
+        own[: s.n_alive[v]] = -np.inf
+        n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
+        if t.is_query[v] == 1 and t.n_query_axes[r] == n_axes - 1:
+            down_maximal(t, r, start, tables, shifts, s, own)
+        else:
+            down_mixed(t, r, start, tables, shifts, hidden[first:], s, own)
+        if t.is_query[v] == 1:
+            for k in range(s.n_alive[v]):
+                each[t.shift_ptr[r] + s.alive[t.state_ptr[v] + k]] = own[k] + s.outside_offset[r] + below
+        for i in range(1 + t.n_tables[r], n):
+            c = t.children[first + i]
+            top = -np.inf
+            for j in range(t.message_ptr[c], t.message_ptr[c + 1]):
+                top = max(top, s.outside[j])
+            if top > -np.inf:
+                for j in range(t.message_ptr[c], t.message_ptr[c + 1]):
+                    s.outside[j] -= top
+            s.outside_offset[c] = s.outside_offset[r] + below - s.below[c] + top
+
+
+@jit_part
+def combine_copies(
+    t: TreeArrays, copies: Ints, copy_ptr: Ints, root: Ints, total: float, each: Floats, s: Scratch, out: Floats
+) -> None:
+    """Write a bound for every queried variable and alive state from those of its copies.
+
+    Copies in different trees lower the bound by the sum of what they cost their trees, copies in one tree by the
+    largest of their costs. `copies` lists regions by variable and then by root.
+    """
+    for v in range(len(t.n_states)):
+        if t.is_query[v] == 0:
+            continue
+        p = t.state_ptr[v]
+        for k in range(s.n_alive[v]):
+            state = s.alive[p + k]
+            bound = total
+            cost = 0.0
+            for i in range(copy_ptr[v], copy_ptr[v + 1]):
+                r = copies[i]
+                cost = max(cost, s.below[root[r]] - each[t.shift_ptr[r] + state])
+                if i + 1 == copy_ptr[v + 1] or root[copies[i + 1]] != root[r]:
+                    bound -= cost
+                    cost = 0.0
+            out[p + state] = bound
+
+
+@jit()
+def descend(
+    t: TreeArrays,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    hidden: Ints,
+    s: Scratch,
+    each: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """See `downward`."""
+    downward(t, start, tables, shifts, hidden, s, each, first, last)
+
+
+@jit()
+def combine(
+    t: TreeArrays, copies: Ints, copy_ptr: Ints, root: Ints, total: float, each: Floats, s: Scratch, out: Floats
+) -> None:
+    """See `combine_copies`."""
+    combine_copies(t, copies, copy_ptr, root, total, each, s, out)
+
+
+@jit()
+def probe(
+    t: TreeArrays,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    weights: Floats,
+    hidden: Ints,
+    copies: Ints,
+    copy_ptr: Ints,
+    root: Ints,
+    mask: Bytes,
+    s: Scratch,
+    by_copy: Floats,
+    out_bound: Floats,
+    out_each: Floats,
+) -> None:
+    """Bound each row of `mask` (states by variable), and every queried state in it; -inf outside."""
+    for b in range(len(mask)):
+        out_each[b, :] = -np.inf
+        out_bound[b] = -np.inf
+        if not set_alive(t, mask[b], s):
+            continue
+        total = upward(t, start, tables, shifts, weights, s, 0, len(t.own))
+        if total == -np.inf:
+            continue
+        slack = rounding_error(t, shifts, s)
+        out_bound[b] = total + slack
+        by_copy[:] = -np.inf
+        downward(t, start, tables, shifts, hidden, s, by_copy, 0, len(t.own))
+        combine_copies(t, copies, copy_ptr, root, total + 4.0 * slack, by_copy, s, out_each[b])
+
+
+@jit()
+def decode(
+    t: TreeArrays,
+    order: Ints,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    copies: Ints,
+    copy_ptr: Ints,
+    by_copy: Floats,
+    s: Scratch,
+    point: Ints,
+) -> None:
+    """Write a state for every queried variable, last eliminated first, after a probe of one row.
+
+    Each variable takes the state of the largest sum over its copies' values given the states chosen before; a copy
+    whose separator holds hidden variables counts with its bound alone.
+    """
+    scores = np.empty(len(s.values))
+    for step in range(len(order) - 1, -1, -1):
+        v = order[step]
+        if t.is_query[v] == 0:
+            continue
+        p = t.state_ptr[v]
+        scores[: s.n_alive[v]] = 0.0
+        for i in range(copy_ptr[v], copy_ptr[v + 1]):
+            r = copies[i]
+            n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
+            if t.n_query_axes[r] < n_axes - 1:
+                for k in range(s.n_alive[v]):
+                    scores[k] += by_copy[t.shift_ptr[r] + s.alive[p + k]]
+                continue
+            n = 1 + t.n_tables[r] + t.n_children[r]
+            for j in range(n):
+                s.at[j] = (
+                    start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
+                )
+                for a in range(n_axes - 1):
+                    s.at[j] += point[t.axes[t.axis_ptr[r] + a]] * t.strides[t.stride_ptr[r] + a * n + j]
+            own_values(t, r, int(n), tables, shifts, s)
+            for k in range(s.n_alive[v]):
+                scores[k] += s.values[k]
+        best = 0
+        for k in range(1, s.n_alive[v]):
+            if scores[k] > scores[best]:
+                best = k
+        point[v] = s.alive[p + best]
