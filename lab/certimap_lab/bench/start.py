@@ -155,7 +155,7 @@ SMALL = (
 
 
 def small_queries() -> dict[str, dict[str, float | None]]:
-    """Return milliseconds of processor time a query, by query and program; None for what is not installed."""
+    """Return milliseconds of processor time a query, by query and program; None where one is missing or fails."""
     import certimap as cm
 
     found: dict[str, dict[str, float | None]] = {}
@@ -172,7 +172,7 @@ def small_queries() -> dict[str, dict[str, float | None]]:
         for name, peer in (("pgmpy", _pgmpy), ("pyagrum", _pyagrum)):
             columns[name] = None
             if importlib.util.find_spec(name) is not None:
-                with suppress(ImportError):
+                with suppress(Exception):  # pyagrum 3.3 has errors of its own on some networks
                     columns[name] = _milliseconds(peer(path, small))
         found[small.name] = columns
     found.update((name, {"certimap": milliseconds}) for name, milliseconds in _rows_of_alarm().items())
@@ -235,7 +235,9 @@ def _summed(items: Sequence[tuple[tuple[int, ...], Any]], scope: tuple[int, ...]
 
 
 def _pgmpy(path: Path, small: Small) -> Callable[[], object]:
-    """Return a query to pgmpy's variable elimination."""
+    """Return a query to pgmpy's variable elimination, whose table of all queried variables must fit."""
+    if small.variables is None:
+        raise MemoryError
     model: Any = importlib.import_module("pgmpy.readwrite").BIFReader(os.fspath(path)).get_model()
     inference: Any = importlib.import_module("pgmpy.inference").VariableElimination(model)
     asked = list(small.variables or sorted(set(model.nodes()) - set(small.evidence)))
@@ -305,6 +307,8 @@ def start_tables(
         queries.add(name, *(MISSING if value is None else significant(value) for value in shown))
     queries.notes.append(
         "The same query again. Rows of a frame that ask the same share one run. NumPy: elimination along an order "
-        "that it is given, without p(e), rounding or certificate. certimap answers with all of these."
+        "that it is given, without p(e), rounding or certificate. certimap answers with all of these. A program "
+        f"that is not installed or fails has {MISSING}: an explanation by pgmpy is a table of all variables, and "
+        "pyagrum 3.3.1 ends in an error there."
     )
     return answers, queries

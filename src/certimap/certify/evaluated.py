@@ -159,7 +159,7 @@ class Ranking:
         contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
         if len(contenders) > 4 * self.size:
             values = log_probs[contenders]
-            least = np.partition(values, len(values) - self.size)[-self.size]
+            least = values.max() if self.size == 1 else np.partition(values, len(values) - self.size)[-self.size]
             above = contenders[values > least]
             ties = contenders[values == least][: self.size - len(above)]
             contenders = np.sort(np.concatenate([above, ties]))
