@@ -17,6 +17,7 @@ from certimap.networks.cuts import cut
 from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.max_elimination import MaxElimination
+from certimap.networks.neighbourhoods import Neighbourhoods
 from certimap.networks.orders import HOPELESS, best_order, min_fill
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
@@ -119,7 +120,8 @@ LEAST_PIECE = 1_000_000
 SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
-PIECES_PER_CLIMB, WHILE_LED = 8, 2  # the second where mini-buckets bound better than the search
+PIECES_PER_CLIMB = 8
+MOVES_SHARE = 0.15  # of a search's work, for moves of many variables
 
 
 def first_phase(component: Component, context: Context) -> Phase:
@@ -292,7 +294,7 @@ class Searching:
         self._n_pieces = 0
         self._relaxed: RootBound | None = None
         self._kept: dict[int, Ints] = {}
-        self._is_led = False
+        self._moves: Neighbourhoods | None = None
 
     @property
     def open_bound(self) -> int:
@@ -327,10 +329,10 @@ class Searching:
             component.offer(states)
             component.report(states)
         self._n_pieces += 1
-        is_due = self._n_pieces % (WHILE_LED if self._is_led else PIECES_PER_CLIMB) == 0
-        if not context.lists_all and is_due:
+        if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
             context.work += climb(costs, search.root, incumbent, context.next_key(), context.stops)
         take_incumbent(component, costs, incumbent)
+        self._move(component, context)
         if search.closed_bound > FLOOR:
             component.closed = max(component.closed, search.closed_bound + costs.constant)
         after = None if self.is_done else self._relax(component, context)
@@ -344,6 +346,16 @@ class Searching:
             return reduced_phase(component, costs, root, context, KEPT_SHARE_AGAIN) or self
         return self
 
+    def _move(self, component: Component, context: Context) -> None:
+        """Better the answer by moves of many variables, for a share of the search's work."""
+        if context.lists_all or component.value <= FLOOR or self.is_done:
+            return
+        if self._moves is None:
+            self._moves = Neighbourhoods(component.problem, context.seed, context.control)
+        before, states = self._moves.work, component.states
+        component.offer(self._moves.better(states, MOVES_SHARE * self._search.work))
+        context.work += int(self._moves.work - before)
+
     def _relax(self, component: Component, context: Context) -> Phase | None:
         """Bound what is open by mini-buckets once the search is long; return `Settled` where that is all."""
         if context.lists_all or self._search.work < root_bound.FROM_WORK:
@@ -353,9 +365,8 @@ class Searching:
             self._relaxed = RootBound(problem, context.control)
         relaxed, before = self._relaxed, self._relaxed.work
         level = level_of(component, context)
-        is_lower = relaxed.bound < self._search.open_bound + self._costs.constant
-        self._is_led = is_lower and not context.fits(component.plan)
-        fell = relaxed.follow(self._search.work, level, leads=self._is_led)
+        leads = relaxed.bound < self._search.open_bound + self._costs.constant and not context.fits(component.plan)
+        fell = relaxed.follow(self._search.work, level, leads=leads)
         context.work += int(relaxed.work - before)
         if not fell:
             return None
