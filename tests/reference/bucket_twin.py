@@ -107,9 +107,23 @@ def random_case(rng) -> Case:
     return random_network(rng) if kind == 0 else random_latent_tree(rng, chain=kind == 2)
 
 
+def tree_of_network(network, query, *, max_table=4_000_000, order=None, workers=None):
+    """Condition a network on a query as a tree of regions, along `order` or by min-fill."""
+    from certimap.conversions.network_to_tree import elimination_order, tree_of_reduced
+    from certimap.networks.orders import plan_elimination
+    from certimap.networks.reduction import reduce_network
+
+    reduced = reduce_network(network, query)
+    if order is None:
+        scopes = [f.scope for f in reduced.factors]
+        order = elimination_order(reduced, plan_elimination(scopes, reduced.sizes, reduced.query))
+    needed = {*reduced.sizes, *reduced.query}
+    order = [v for v in order if v in needed]
+    return tree_of_reduced(reduced, query, order, max_table=max_table, workers=workers)
+
+
 def build(case: Case, rng=None, **options):
     """Return the case's bucket tree; with `rng`, networks are eliminated in a random order half of the time."""
-    from certimap.conversions.network_to_tree import tree_of_network
     from certimap.networks import Factor, MarkovNetwork
     from certimap.trees.bucket_tree import BucketTreePosterior
 

@@ -127,7 +127,8 @@ def wide_case(rng) -> WideCase:
 
 def build_wide(case: WideCase):
     """Return the case as a tree of regions."""
-    from certimap.conversions.network_to_tree import tree_of_network
+    from bucket_twin import tree_of_network
+
     from certimap.networks import Factor, MarkovNetwork
     from certimap.trees.bucket_tree import BucketTreePosterior
     from certimap.trees.wide import Wide

@@ -61,16 +61,15 @@ class CircuitPosterior:
         *,
         max_edges: int | None = None,
         workers: int | None = None,
-        log_scale: float = 0.0,
         control: Control | None = None,
         origin: tuple[Model, Query] | None = None,
     ) -> CircuitPosterior:
-        """Condition a circuit on a query; `log_scale` is added to ln p(e), `origin` is the circuit and the query.
+        """Condition a circuit on a query; `origin` is the circuit and the query.
 
         Raises ImpossibleEvidence, ModelError and TimeUp as in `certimap.circuits.condition.condition`.
         """
         plan, log_evidence = condition(circuit, query, max_edges=max_edges, control=control)
-        return cls(plan, log_evidence + log_scale, workers, origin or (circuit, query))
+        return cls(plan, log_evidence, workers, origin or (circuit, query))
 
     @property
     def domain(self) -> Domain:

@@ -10,48 +10,15 @@ import numpy as np
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import WorkClock
 from certimap.core.query import Query
-from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination
-from certimap.networks.network import Network
-from certimap.networks.orders import plan_elimination
-from certimap.networks.reduction import Reduced, reduce_network
-from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
+from certimap.networks.reduction import Reduced
+from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import Factor, buckets_of_factors
 from certimap.trees.wide import Wide
 
 
-def tree_of_network(
-    network: Network,
-    query: Query,
-    *,
-    max_table: int = MAX_TABLE,
-    order: Sequence[int] | None = None,
-    workers: int | None = None,
-) -> BucketTreePosterior:
-    """Condition a Bayesian or Markov network on a query, as a tree of regions.
-
-    Barren variables and impossible states are removed first. `order` eliminates the variables without hard
-    evidence; min-fill by default. Raises ModelError if a table would have more than `max_table` entries (before
-    any is built) or the order misses a variable, and ImpossibleEvidence if the evidence has probability zero.
-    """
-    reduced = reduce_network(network, query)
-    if order is None:
-        chosen = elimination_order(reduced)
-    else:
-        needed = {*reduced.sizes, *reduced.query}
-        chosen = [v for v in order if v in needed]
-        if len(chosen) != len(needed) or len(set(chosen)) != len(needed):
-            raise ModelError(
-                f"the elimination order has {len(order)} variables; each of the {len(needed)} variables "
-                "that the query depends on is expected once"
-            )
-    return tree_of_reduced(reduced, query, chosen, max_table=max_table, workers=workers)
-
-
-def elimination_order(reduced: Reduced, elimination: Elimination | None = None) -> list[int]:
-    """Return an order of all open and queried variables, from `elimination` or by min-fill."""
-    if elimination is None:
-        elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
+def elimination_order(reduced: Reduced, elimination: Elimination) -> list[int]:
+    """Return the order of all open and queried variables."""
     return [*elimination.order, *(v for v in reduced.query if v not in reduced.sizes)]
 
 
@@ -70,9 +37,10 @@ def tree_of_reduced(
     workers: int | None,
     pace: WorkClock | None = None,
 ) -> BucketTreePosterior:
-    """Return the tree of a network reduced by a query; parameters and errors as in `tree_of_network`.
+    """Return the tree of a network reduced by a query, along an order of all its open and queried variables.
 
-    `pace` is charged each table's entries before it is built, and may raise TimeUp.
+    `pace` is charged each table's entries before it is built, and may raise TimeUp. Raises ModelError before any
+    table is built if one would have more than `max_table` entries, and ImpossibleEvidence.
     """
     factors, sizes = _tables(reduced)
     buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)

@@ -76,8 +76,8 @@ class BatchedEM(ABC, Generic[P, C]):
 
     `settings`: how long to learn. `passes`: the training rows. `held_out`: the rows that judge parameters; None
     uses the training rows. `rng`: draws the batches. `running`, `parameters`: initial running counts, updated by
-    batches, and initial parameters. `in_batches`: whether to begin with batches. `least_batch`: smallest batch
-    size, unless the settings give a size.
+    batches (None for no batches), and initial parameters. `least_batch`: smallest batch size, unless the settings
+    give a size.
     """
 
     def __init__(
@@ -89,12 +89,11 @@ class BatchedEM(ABC, Generic[P, C]):
         running: C | None,
         parameters: P,
         *,
-        in_batches: bool = True,
         least_batch: int = 100,
     ) -> None:
         self._schedule, self._passes, self._held_out, self._rng = settings, passes, held_out, rng
         self._running, self._least_batch = running, least_batch
-        self._in_batches = in_batches and running is not None
+        self._in_batches = running is not None
         self.parameters, self.best = parameters, parameters
         self.best_value = -np.inf if held_out is None else held_out.mean_log_likelihood(parameters)
         self._steps_since_best = 0

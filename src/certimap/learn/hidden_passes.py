@@ -247,8 +247,8 @@ def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, 
     return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
 
 
-def neighbourhoods(parent: Ints, limit: int = NEIGHBOURS) -> list[list[int]]:
-    """Return, for each variable, itself and its nearest variables in the tree, at most `limit` in all."""
+def neighbourhoods(parent: Ints) -> list[list[int]]:
+    """Return, for each variable, itself and its nearest variables in the tree, at most `NEIGHBOURS` in all."""
     nothing: list[int] = []
     near = [list(nothing) for _ in parent]
     parents: list[int] = parent.tolist()
@@ -260,12 +260,12 @@ def neighbourhoods(parent: Ints, limit: int = NEIGHBOURS) -> list[list[int]]:
     for i in range(len(near)):
         found, seen = [i], {i}
         for at in found:
-            if len(found) >= limit:
+            if len(found) >= NEIGHBOURS:
                 break
             fresh = [j for j in near[at] if j not in seen]
             seen.update(fresh)
             found.extend(fresh)
-        out.append(found[:limit])
+        out.append(found[:NEIGHBOURS])
     return out
 
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from bucket_twin import tree_of_network
 
 import certimap as cm
 from certimap.ask.api import map_query
-from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Rule, Status

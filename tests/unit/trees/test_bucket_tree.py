@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bucket_twin import build, inside, random_case, random_latent_tree, random_network
+from bucket_twin import build, inside, random_case, random_latent_tree, random_network, tree_of_network
 from scipy.stats import chisquare
 
-from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.box import Boxes
 from certimap.core.domain import Domain, Real
 from certimap.core.probing import answers_in
@@ -215,8 +214,6 @@ def test_tables_that_would_be_too_large_are_refused_before_they_are_built():
 def test_misfits_are_refused():
     network = markov([2, 3], [((0, 1), [[1.0, 1, 1], [0, 0, 0]])])
     query = make_query(network.domain, ["0"])
-    with pytest.raises(ModelError, match="elimination order"):
-        tree_of_network(network, query, order=[0])
     real = make_query(Domain([Real("x")]), ["x"])
     with pytest.raises(ModelError, match="categorical"):
         BucketTreePosterior.from_tree(np.array([-1]), [np.ones((1, 1))], {0: np.ones(1)}, np.array([0]), [], real)
