@@ -180,7 +180,7 @@ class CircuitBuilder:
         """
         code, leaf = leaf_kind(kind)
         name = self.domain.names[variable]
-        values = [float(x) for x in params]
+        values = _numbers(f"a {kind} leaf of variable {name!r}", params)
         fits = len(values) == len(leaf.parameters) and bool(leaf.accepts(*np.array(values)[:, None])[0])
         if self.domain.n_states[variable] or not fits:
             given = ", ".join(str(x) for x in values)
@@ -292,6 +292,15 @@ class CircuitBuilder:
         return made
 
 
+def _numbers(what: str, given: Iterable[float]) -> list[float]:
+    """Return numbers as floats; ModelError for anything else."""
+    values = list(given)
+    try:
+        return [float(x) for x in values]
+    except (TypeError, ValueError):
+        raise ModelError(f"{what} was given {values!r}; expected numbers") from None
+
+
 def _logs_of(
     what: str,
     logs: Iterable[float] | None,
@@ -304,7 +313,7 @@ def _logs_of(
     ways = [way for way in (logs, log_weights, weights) if way is not None]
     if len(ways) != 1:
         raise ModelError(f"{what} was given {len(ways)} lists of weights; expected one, {name}= or {log_name}=")
-    values = [float(w) for w in ways[0]]
+    values = _numbers(what, ways[0])
     if any(math.isnan(w) or w == math.inf for w in values):
         raise ModelError(f"{what} has the weights {values}; expected finite numbers, or -inf as a log")
     if weights is not None:

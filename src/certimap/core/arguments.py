@@ -45,12 +45,12 @@ def check_whole(
     return int(number)
 
 
-def seed_checked(rng: Any) -> None:
-    """Raise SolverError unless `rng` is a seed, a numpy Generator or None."""
+def seed_checked(rng: Any, error: type[CertimapError] = SolverError) -> None:
+    """Raise an error unless `rng` is a seed, a numpy Generator or None."""
     if rng is None or isinstance(rng, np.random.Generator):
         return
     if isinstance(rng, bool) or not isinstance(rng, Integral) or rng < 0:
-        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
+        raise error(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
 
 
 def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:

@@ -39,6 +39,11 @@ def _grouped(states: Iterable[Label], key: Callable[[Label], str]) -> dict[str, 
     return groups
 
 
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise ModelError(f"a variable is named {name!r}; expected a str")
+
+
 @dataclass(frozen=True)
 class Categorical:
     """A discrete variable: a name and its state labels, in order.
@@ -58,6 +63,10 @@ class Categorical:
     states: tuple[Label, ...]
 
     def __post_init__(self) -> None:
+        _check_name(self.name)
+        states: Any = self.states
+        if isinstance(states, str | bytes) or not isinstance(states, Sequence):
+            raise ModelError(f"variable {self.name!r} has the states {states!r}; expected a tuple of labels")
         if not self.states:
             raise ModelError(f"variable {self.name!r} has no states; at least one is needed")
         if len(self.states) > MAX_STATES:
@@ -137,6 +146,10 @@ class Real:
     high: float = math.inf
 
     def __post_init__(self) -> None:
+        _check_name(self.name)
+        ends: tuple[Any, Any] = (self.low, self.high)
+        if not all(isinstance(end, int | float | np.number) for end in ends):
+            raise ModelError(f"variable {self.name!r} has the ends {ends!r}; expected two numbers")
         if not self.low < self.high:
             raise ModelError(
                 f"variable {self.name!r} has the interval [{self.low}, {self.high}]; low must be below high"
@@ -176,6 +189,9 @@ class Domain:
 
     def __init__(self, variables: Iterable[Variable]) -> None:
         self.variables: tuple[Variable, ...] = tuple(variables)
+        for v in self.variables:
+            if not isinstance(v, Categorical | Real):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ModelError(f"{v!r} is no variable; expected a Categorical or a Real")
         self._index: dict[str, int] = {v.name: i for i, v in enumerate(self.variables)}
         if len(self._index) != len(self.variables):
             names = [v.name for v in self.variables]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 import numpy as np
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arguments import seed_checked
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
@@ -186,6 +187,7 @@ class DensityEstimator:
         otherwise an array of labels, shape (n_samples, n_variables).
         """
         model = self._fitted()
+        seed_checked(rng, DataError)
         points = self._draw(model, n_samples, np.random.default_rng(rng))
         columns = decode(points, self.domain_)
         if self._as_frame:
@@ -212,9 +214,8 @@ class DensityEstimator:
 
 def draw_seed(rng: Seed) -> int:
     """Return a given integer seed, or draw one from a generator or from the system's entropy."""
-    if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
-        if rng < 0:
-            raise DataError(f"the seed is {rng}; expected a nonnegative integer")
+    seed_checked(rng, DataError)
+    if isinstance(rng, int | np.integer):
         return int(rng)
     return int(np.random.default_rng(rng).integers(1 << 63))
 
