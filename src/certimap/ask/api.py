@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
 from certimap.ask.session import Session, askable, model_of
-from certimap.core.arguments import check_whole, is_dict
+from certimap.core.arguments import check_whole, flag_checked, is_dict
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
@@ -226,6 +226,7 @@ def map_query(
         from certimap.interop.reading import with_virtual_evidence
 
         evidence = with_virtual_evidence(evidence, virtual_evidence)
+    flag_checked("proof", proof)
     request = Request.of(
         solver=solver,
         options=solver_options,

@@ -45,6 +45,12 @@ def check_whole(
     return int(number)
 
 
+def flag_checked(name: str, value: Any) -> None:
+    """Raise SolverError unless a setting is True or False; a path given as one would be ignored."""
+    if not isinstance(value, bool | np.bool_):
+        raise SolverError(f"{name} is {value!r}; expected True or False")
+
+
 def seed_checked(rng: Any, error: type[CertimapError] = SolverError) -> None:
     """Raise an error unless `rng` is a seed, a numpy Generator or None."""
     if rng is None or isinstance(rng, np.random.Generator):

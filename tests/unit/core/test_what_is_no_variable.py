@@ -63,3 +63,11 @@ def test_seeds_of_learners(rng):
             learner(rows, rng=rng)
     with pytest.raises(DataError, match=r"rng is .*; expected a seed"):
         learn.ChowLiuTree().fit(rows).sample(3, rng=rng)
+
+
+@pytest.mark.parametrize("proof", ["p.npz", 1, math.nan, [], None])
+def test_a_proof_is_asked_for_by_a_flag(proof):
+    build = cm.CircuitBuilder(cm.Domain([cm.Categorical("a", (0, 1))]))
+    build.categorical(0, probs=[0.4, 0.6])
+    with pytest.raises(cm.SolverError, match=r"proof is .*; expected True or False"):
+        cm.map_query(build.build(), ["a"], proof=proof)
