@@ -213,17 +213,9 @@ EVALUATION_ROWS = 65536
 class Evaluated:
     """Evaluates each distinct point once, and keeps the values. All logs are natural.
 
-    Attributes
-    ----------
-    atoms
-        The points.
-    ranking
-        The best points, by the lower bounds on their values.
-    log_rival
-        The largest upper bound of an unranked point; -inf if values are exact, because then none exceeds the last
-        ranked.
-    mass, compensation
-        The sum of probabilities (lower bounds) as a compensated pair; 0 if masses do not apply.
+    `atoms`: the points. `ranking`: the best points, by the lower bounds on their values. `log_rival`: the largest
+    upper bound of an unranked point; -inf if values are exact, because then none exceeds the last ranked. `mass`,
+    `compensation`: the sum of probabilities (lower bounds) as a compensated pair; 0 if masses do not apply.
     """
 
     def __init__(self, posterior: Posterior, top_k: int, control: Control) -> None:

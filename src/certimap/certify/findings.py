@@ -97,21 +97,10 @@ class Books:
                 raise self._refused(covered, "the boxes drawn from and those reported closed")
 
     def check_room(self, log_unseen: float, left: float, n_seen: int, log_size: float) -> None:
-        """Check a bound on unevaluated points against their average probability.
+        """Raise UnbalancedBooks if a bound on unevaluated points is below their average probability.
 
-        Parameters
-        ----------
-        log_unseen
-            Claimed bound on ln p of every unevaluated point.
-        left
-            The total probability of unevaluated points.
-        n_seen, log_size
-            The number of evaluated points, and ln of the number of all points.
-
-        Raises
-        ------
-        UnbalancedBooks
-            If the bound is below the average, so that it cannot hold.
+        `log_unseen` is the claimed bound on ln p of each, `left` their total probability, `n_seen` the number of
+        evaluated points, and `log_size` ln of the number of all points.
         """
         left -= 1e-9
         if self.measure != "mass" or self.log_total != 0.0 or left <= 0.0:
@@ -149,25 +138,15 @@ class Findings:
     `epsilon`, `delta`, `top_k` and `tolerance` are the request (see `certimap.solvers.request.Request`). Of the
     posterior, only facts and `log_prob` (`log_prob_interval` if it is `TwoSided`) are used.
 
-    Parameters
-    ----------
-    rule
-        "sharp" counts -ln(1 - tau) per draw, "published" counts tau.
-    max_draws
-        Draws beyond this number are ignored.
-    early_stop
-        False: keep every draw, for methods with a fixed number of draws.
-    control
-        The limits of the run; an interrupt waits while the ledger writes.
-    boxes
-        A single box: certify the most probable assignments inside it. None: the whole space.
-    trusting
-        The name of a user's solver whose books cannot be checked (a search over real variables); the certificate
-        states this assumption. None for this package's solvers.
-    recorder
-        Records the search for a proof file; None if no proof was requested.
-    checks_draws
-        Whether to compare how often points are drawn with their probabilities; see `Agreement`.
+    `rule`: "sharp" counts -ln(1 - tau) per draw, "published" counts tau.
+    `max_draws`: draws beyond this number are ignored.
+    `early_stop`: False keeps every draw, for methods with a fixed number of draws.
+    `control`: the limits of the run; an interrupt waits while the ledger writes.
+    `boxes`: a single box, to certify the most probable assignments inside it. None: the whole space.
+    `trusting`: the name of a user's solver whose books cannot be checked (a search over real variables); the
+    certificate states this assumption. None for this package's solvers.
+    `recorder`: records the search for a proof file; None if no proof was requested.
+    `checks_draws`: whether to compare how often points are drawn with their probabilities; see `Agreement`.
     """
 
     def __init__(

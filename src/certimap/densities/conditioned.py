@@ -88,10 +88,7 @@ class Windows:
 
 
 def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Windows:
-    """Return the windows of a mixture's variables after the first n, given these.
-
-    Raises ModelError if two of them depend on each other given the first n.
-    """
+    """Return the windows of a mixture's variables after the first n, given these; ModelError if they depend."""
     roots = joint.factors  # rows of the last variables: standard normal given earlier variables
     own = roots[:, n:, n:]
     sizes = np.diagonal(own, axis1=1, axis2=2)
@@ -378,10 +375,7 @@ def within_limits(
     hidden: Hidden | None = None,
     log_slack: float = 0.0,
 ) -> NormalsPosterior:
-    """Return p(real query variables | observed values) inside the query's intervals.
-
-    `log_slack` bounds the rounding error of the log weights, in nats.
-    """
+    """Return p(real query variables | values) inside intervals; `log_slack` is the error of the log weights."""
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     low, high = limits_of(query, real)
     if hidden is not None:

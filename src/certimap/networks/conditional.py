@@ -14,7 +14,6 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
 from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL
-from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
@@ -404,24 +403,6 @@ class Total(NamedTuple):
     log_slack: float
 
 
-def log_total(problem: Problem, max_work: float, control: Control | None = None) -> Total | None:
-    """Return the log (nats) of the sum over all variables; None if it needs more than `max_work` entries.
-
-    Raises TimeUp when the time is up before an order is found. Raises ImpossibleEvidence when the sum is 0.
-    """
-    everything = replace(problem, query=frozenset())
-    parts = ordered_parts(everything, control)
-    if work_of(everything, parts) > max_work:
-        return None
-    evaluator = PointEvaluator(everything, (), parts=parts)
-    total = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
-    if total == -math.inf:
-        raise ImpossibleEvidence(
-            "the evidence has probability 0 under the network; expected evidence that it allows"
-        )
-    return Total(total, evaluator.log_slack)
-
-
 def relative_to(problem: Problem, total: Total) -> Problem:
     """Return a problem with the log of a total taken out of its constant."""
     constant = float(problem.constant) - total.log_value
@@ -440,10 +421,7 @@ def work_of(problem: Problem, parts: Sequence[NuisancePart]) -> float:
 
 
 def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[NuisancePart]:
-    """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`.
-
-    Raises TimeUp when the time is up.
-    """
+    """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`."""
     return [NuisancePart(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
 
 

@@ -288,10 +288,7 @@ def take_signs(factors: Sequence[Factor]) -> None:
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
-    """Add arrays of natural logs (-inf is accepted) that broadcast to `shape`, with compensation.
-
-    Even thousands of logs add up with only the rounding of the final sum.
-    """
+    """Add natural logs that broadcast to `shape`, with compensation: only the final sum is rounded."""
     total, lost = np.zeros(shape), np.zeros(shape)
     with np.errstate(invalid="ignore"):
         for value in parts:

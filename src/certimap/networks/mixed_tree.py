@@ -82,10 +82,7 @@ class MixedTree:
         self._scopes = [tuple(sorted(r.separator, key=self.place.__getitem__)) for r in self.regions]
 
     def bounds(self) -> StateBounds:
-        """Return bounds of the whole, and of each state of every queried variable.
-
-        Cost: up to three passes. The messages that buckets of queried variables receive are kept.
-        """
+        """Return bounds of the whole, and of each state of every queried variable, in up to three passes."""
         self._up()
         total = self._total()
         if total == -math.inf:

@@ -64,10 +64,7 @@ def functions_of(problem: Problem) -> list[Function]:
 
 
 def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
-    """Return a problem that also maximises over variables which the query determines.
-
-    A sum with at most one nonzero term equals its largest term.
-    """
+    """Return a problem that also maximises over determined variables: their sums have one term."""
     return replace(problem, query=problem.query | {f.variable for f in functions})
 
 

@@ -198,10 +198,7 @@ class _Search:
         self.place = np.zeros(len(self.variables), np.int64)
 
     def effort_for(self, log2_size: float, effort: float, hopeless: float) -> float:
-        """Return how much work to spend on orders, given log2 of the entries of the best one.
-
-        `hopeless` is the work if no order fits.
-        """
+        """Return the work to spend, given log2 of the entries of the best order; `hopeless` if none fits."""
         is_hopeless = log2_size > HOPELESS
         worth = hopeless if is_hopeless else SHARE * 2.0 ** min(log2_size, HOPELESS)
         seconds = self.control.seconds_left
@@ -241,10 +238,7 @@ class _Search:
     def greedy(
         self, rule: OrderRule, given: Ints | None = None, row: int = 0, log2_most: float = math.inf
     ) -> _Found | None:
-        """Return the order of a rule after a beginning; None where its cliques have more entries together.
-
-        Raises TimeUp when the time is up.
-        """
+        """Return the order of a rule after a beginning; None where its cliques have more entries together."""
         stream = np.zeros(4, np.uint64)
         seed_row(np.uint64(self.seed), row, stream)
         graph = self._open(rule, stream)

@@ -146,10 +146,7 @@ class NetworkPosterior:
 
     @property
     def point_work(self) -> float:
-        """Joint states of all cliques when a point is evaluated, before any table is built.
-
-        Raises TimeUp when the time is up before an order is found.
-        """
+        """Joint states of all cliques when a point is evaluated, before any table is built."""
         return work_of(self.problem, self._parts_in_time)
 
     @cached_property

@@ -101,10 +101,7 @@ def simplify(problem: Problem, *, keep_all: bool = False, control: Control | Non
 
 
 def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[Problem, list[Chosen | KeptStates]]:
-    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
-
-    TimeUp is raised when `control` says that the time is up.
-    """
+    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency)."""
     control = control or Control()
     states = {v: np.arange(n) for v, n in problem.sizes.items()}
     bearing = [t for t in problem.tables if bool(is_hard(t.log_values).any())]

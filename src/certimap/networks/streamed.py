@@ -150,10 +150,7 @@ class StreamedPosterior(NetworkPosterior):
         return masks, not closed, closed
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, shape (n, n_variables); see `Draws`.
-
-        Cost: two eliminations for each box that is drawn from.
-        """
+        """Draw n independent points, shape (n, n_variables), at two eliminations for each box drawn from."""
         if boxes is None:
             return self._drawn(n, rng, {})
         masses = self.log_mass(boxes)

@@ -14,7 +14,7 @@ from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.rounding import SAFE_LOG2
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import default_workers
-from certimap.networks.conditional import Total, climbed, log_total
+from certimap.networks.conditional import PointEvaluator, Total, climbed, ordered_parts
 from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, cheap_plan, plan, summed
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
 from certimap.networks.problem import ROUNDING, Problem, by_degree, problem_of, restrict
@@ -42,27 +42,9 @@ def log_evidence(
 ) -> Total | None:
     """Return the log (nats) of the sum of a problem over all its variables: ln p(e), by one elimination.
 
-    Parameters
-    ----------
-    problem
-        Of floats.
-    known
-        An order of all its variables; None looks for a good one.
-    most_entries
-        Entries of products that it may visit.
-    control
-        Its memory limit must hold the live messages.
-
-    Returns
-    -------
-    The log and a bound on its rounding error, or None if the sum needs more entries.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When the sum is 0.
-    TimeUp
-        When `control` asks to stop.
+    `known` is an order of all its variables; None looks for a good one. None if the sum visits more than
+    `most_entries` entries of products, or its live messages exceed the memory. Raises ImpossibleEvidence when the
+    sum is 0, and TimeUp when `control` asks to stop.
     """
     control = control or Control()
     found = known or plan(replace(problem, query=frozenset()), control=control)
@@ -90,7 +72,7 @@ def sum_all(
     """Sum a problem over all its variables, including query variables.
 
     Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
-    formed: the sum is then worked out by `log_total`, which goes to logs where it must.
+    formed: the sum is then worked out in logs.
 
     Raises ImpossibleEvidence when the total is 0. Raises TimeUp when `control` asks to stop.
     """
@@ -107,9 +89,7 @@ def sum_all(
         if outcome == IMPOSSIBLE:
             raise impossible()
         if outcome == UNSAFE:
-            total = log_total(problem, math.inf)
-            assert total is not None
-            return total
+            return sum_in_logs(problem)
     exponent, n_rounded = found.totals.tolist()
     constants = [float(problem.constant), *joined.tops.tolist(), *found.log_roots.tolist()]
     value = math.fsum([*constants, exponent * LN2])
@@ -117,6 +97,16 @@ def sum_all(
     # Roundings of half a unit that an entry goes through at most: of its tables, and of all sums.
     n_rounded += len(problem.tables) + float((2.0 + np.abs(least)).sum())
     return Total(value, problem.log_slack + 2.0 * ROUNDING * (n_rounded + reach))
+
+
+def sum_in_logs(problem: Problem, control: Control | None = None) -> Total:
+    """Return the log of the sum over all variables, by an elimination that goes to logs where it must."""
+    everything = replace(problem, query=frozenset())
+    evaluator = PointEvaluator(everything, (), parts=ordered_parts(everything, control))
+    total = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
+    if total == -math.inf:
+        raise impossible()
+    return Total(total, evaluator.log_slack)
 
 
 class _Pass:

@@ -288,10 +288,7 @@ LEAST_SECONDS = 10.0  # for a search for the proof alone; it may also take 4 tim
 def wants_for_proof(
     model: Any, solver: str | Solver, wants: Sequence[Capability] | None
 ) -> Sequence[Capability] | None:
-    """Return the capabilities to request for a query with a proof: on circuits, boxes that can be retraced.
-
-    Raises SolverError if `model` is no model.
-    """
+    """Return the capabilities to request for a query with a proof: on circuits, boxes that can be retraced."""
     if not isinstance(model, Model):
         raise SolverError(
             f"a {type(model).__name__} has no model that a proof could be about; ask a model instead"

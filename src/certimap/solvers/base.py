@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from certimap.certify.external import own_source
+from certimap.certify.ledger import Ledger
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.domain import Label
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes, Points
-    from certimap.core.control import Control
-    from certimap.core.domain import Label
-    from certimap.core.posterior import Capability, Posterior
 
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
 

@@ -146,10 +146,7 @@ def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.ran
 def assemble(
     ledger: Ledger, solver: Solver, status: Status, started: float, seed: int, *, listed: bool
 ) -> MapResult:
-    """Return the result of a merged ledger; its history has only the final entry.
-
-    `started` is the value of `time.perf_counter()` at which the work began.
-    """
+    """Return the result of a merged ledger whose work began at `started`; its history has only the final entry."""
     seconds = time.perf_counter() - started
     if ledger.posterior.facts.log_ceiling < ledger.log_upper_bound:
         ledger.upper_bound(ledger.posterior.facts.log_ceiling, CEILING)

@@ -111,10 +111,7 @@ def _n_points(domain: Domain) -> int:
 
 
 def listed(domain: Domain, start: int, end: int) -> Points:
-    """Return points number `start` to `end` - 1 of a discrete domain like `joint_states`, read-only.
-
-    Short lists are cached, because small queries are repeated often.
-    """
+    """Return points number `start` to `end` - 1 like `joint_states`, read-only; short lists are cached."""
     if (end - start) * len(domain) > LARGEST_KEPT:
         return joint_states(Boxes.full(domain), start, end)
     return _kept(tuple(domain.n_states.tolist()), start, end)

@@ -173,10 +173,7 @@ DIP = 100.0  # tolerances by which the density must dip between two peaks
 
 
 def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
-    """Return the other assignments as probable as the answer; None unless all are known.
-
-    For a density: the other peaks found with the same height, or None if there are none.
-    """
+    """Return the other assignments (peaks, of a density) as probable as the answer; None unless all are known."""
     best = ledger.best_log_prob
     margin = math.log1p(ledger.tolerance)
     if best == -math.inf or ledger.atoms.two_sided:

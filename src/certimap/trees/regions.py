@@ -98,10 +98,7 @@ def conditionals(
 def contract_chains(
     buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> list[Bucket]:
-    """Sum out hidden variables that only one child contains, unless tables would grow.
-
-    Tables whose products might underflow stay unchanged: contraction only saves work.
-    """
+    """Sum out hidden variables that only one child contains, unless tables would grow or products underflow."""
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
     children: list[set[int]] = [set() for _ in buckets]

@@ -15,13 +15,14 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks import conditional
 from certimap.networks import problem as problem_module
-from certimap.networks.conditional import PointEvaluator, log_total, ordered_parts
+from certimap.networks.conditional import PointEvaluator, ordered_parts
 from certimap.networks.costs import Costs, climb
 from certimap.networks.orders import min_fill, plan_elimination
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior, part_of
 from certimap.networks.problem import HARD, Table, problem_of, to_integers
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
+from certimap.networks.sum_elimination import sum_in_logs
 from certimap.networks.support import supported_states
 from certimap.solvers import exhaustive
 
@@ -68,7 +69,7 @@ def wide_problem(side: int = 8, share: int = 5):
         lambda problem, control: simplify(problem, control=control),
         lambda problem, control: drop_impossible(problem, control),
         lambda problem, control: ordered_parts(problem, control),
-        lambda problem, control: log_total(problem, 2.0**20, control),
+        lambda problem, control: sum_in_logs(problem, control),
     ],
 )
 def test_reductions_and_orders_are_given_up_at_the_deadline(work):

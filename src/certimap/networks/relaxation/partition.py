@@ -58,10 +58,7 @@ def limit(sizes: Mapping[int, int], max_entries: float = math.inf, i_bound: int 
 
 
 def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: Control | None = None) -> list[int]:
-    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries.
-
-    Raises TimeUp when `control` asks to stop.
-    """
+    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries."""
     scopes = [t.scope for t in problem.tables]
     found = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
     assert found is not None  # no order is too dear

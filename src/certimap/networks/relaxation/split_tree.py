@@ -468,10 +468,7 @@ class RelaxationPlan:
 
 
 def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
-    """Return the exact tree if it fits, else the split tree of the same order.
-
-    Raises TimeUp when the `control` asks to stop before there is an order.
-    """
+    """Return the exact tree if it fits, else the split tree of the same order."""
     order = nuisance_first(problem, control=control)
     return _unsplit(problem, order, max_entries) or _split(problem, order, bits)
 

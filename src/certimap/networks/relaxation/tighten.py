@@ -58,10 +58,7 @@ class QuasiNewton:
         return d
 
     def step(self, objective: Objective, least_gain: float = 1e-10) -> bool:
-        """Take one step down; return False and set `is_flat` if the value fell by less than `least_gain`.
-
-        Cost: one evaluation if the full step is accepted, which is usual.
-        """
+        """Take one step down, usually one evaluation; set `is_flat`, and return False, below `least_gain`."""
         d = self.direction()
         slant = _dot(d, self.slope)
         if slant >= 0.0:  # rounding spoiled the memory

@@ -68,10 +68,7 @@ class JoinGraph:
         return spread(reduced, [v for v in left if v in kept], kept)
 
     def sweep(self, control: Control) -> float:
-        """Send all messages towards the last cluster and back; return the largest change (nats).
-
-        Raises TimeUp between two clusters when the run should stop.
-        """
+        """Send all messages towards the last cluster and back; return the largest change (nats)."""
         change = 0.0
         n = len(self.regions)
         for order in (range(n), range(n - 1, -1, -1)):

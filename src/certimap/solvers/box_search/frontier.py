@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from certimap.certify.bounds import log_draws_needed, log_tau
+from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats
-from certimap.core.box import Points
-from certimap.core.control import TimeUp
-from certimap.core.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, TimeUp
+from certimap.core.posterior import Bounds, Capability, Draws, Masses, Posterior, Prober, Probes
 from certimap.core.probing import has_masses, prober_of
-from certimap.core.search_boxes import rounded_up
+from certimap.core.search_boxes import Layout, rounded_up
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, expand
-
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
-    from certimap.core.box import Boxes
-    from certimap.core.control import Control
-    from certimap.core.posterior import Posterior
-    from certimap.core.search_boxes import Layout
 
 N_STARTS = 4
 SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit

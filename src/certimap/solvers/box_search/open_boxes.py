@@ -269,10 +269,7 @@ def _finish(
     answers: Answers,
     each: Floats,
 ) -> Ints:
-    """Handle boxes that cannot shrink: record points and boxes too small to split, branch the others.
-
-    Returns the split variable of each box, -1 without a split.
-    """
+    """Record points and boxes too small to split, branch the others; return each split variable, -1 for none."""
     if not len(boxes):
         return np.empty(0, np.int64)
     counts = np.add.reduceat(boxes.mask, layout.offsets[:-1], axis=1, dtype=np.int64)

@@ -15,7 +15,7 @@ from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Real
-from certimap.core.posterior import Posterior, Prober, Probes
+from certimap.core.posterior import Posterior, Probes
 from certimap.core.probing import prober_of
 from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
@@ -28,58 +28,38 @@ LN2 = math.log(2.0)
 FARTHEST = 1e300  # of a first cut from 0
 
 
-@dataclass(eq=False)
 class CellTree:
-    """Cells in the order of creation; the first is the whole space."""
+    """Cells in the order of creation; the first is the whole space.
 
-    posterior: Posterior
-    prober: Prober | None
-    bits: float | None
-    layout: Layout
-    # low, high: float64, shape (capacity, n)
-    low: Floats
-    high: Floats
-    value: Floats  # ln of the density at each cell's centre, shape (capacity,)
-    log_bound: Floats  # natural log of an upper bound on the density in each cell; inf without a bound
-    # the smaller of `log_bound` and the bound from a Lipschitz constant of `bits`, shape (capacity,)
-    log_optimism: Floats
-    depth: Ints  # int64, shape (capacity,)
-    # int64, shape (capacity,): the first of `PARTS` consecutive children; -1 for a leaf
-    first_child: Ints
-    is_stuck: Flags  # bool, shape (capacity,): cells too narrow to cut
-    # the region of an unbounded domain that is searched first: its ends, shape (n,) each
-    window: tuple[Floats, Floats]
-    n: int = 0  # the number of cells
+    `bits`: the Lipschitz constant that bounds cells, or None.
+    `window`: the ends, shape (n,) each, of the region of an unbounded domain that is searched first.
+    `n`: the number of cells, of which arrays have an entry each:
+    `low`, `high`: shape (capacity, n).
+    `value`: ln of the density at the cell's centre.
+    `log_bound`: natural log of an upper bound on the density in the cell; inf without a bound.
+    `log_optimism`: the smaller of `log_bound` and the bound from the Lipschitz constant.
+    `depth`, `is_stuck`: how often it was cut from the whole, and whether it is too narrow to cut.
+    `first_child`: the first of `PARTS` consecutive children; -1 for a leaf.
+    """
 
-    @classmethod
-    def of(cls, posterior: Posterior, bits: float | None, control: Control) -> CellTree:
-        """Return a tree without cells; `bits` is the Lipschitz constant that bounds cells, or None."""
-        prober = prober_of(posterior, control) if isinstance(posterior, Probes) else None
-        layout = Layout.of(posterior.domain) if prober is None else prober.layout
-        n = len(posterior.domain)
-        window = np.full(n, -1.0), np.full(n, 1.0)
-        if prober is not None:
-            starts = np.asarray(prober.starts(), np.float64)
-            if len(starts):
-                reach = np.minimum(REACH * layout.scales, FARTHEST)
-                first, last = starts.min(axis=0) - reach, starts.max(axis=0) + reach
-                window = np.maximum(first, -FARTHEST), np.minimum(last, FARTHEST)
-        empty = np.empty(0)
-        return cls(
-            posterior,
-            prober,
-            bits,
-            layout,
-            np.empty((0, n)),
-            np.empty((0, n)),
-            empty,
-            empty,
-            empty,
-            np.empty(0, np.int64),
-            np.empty(0, np.int64),
-            np.empty(0, np.bool_),
-            window,
-        )
+    def __init__(self, posterior: Posterior, bits: float | None, control: Control) -> None:
+        self.bits, self.n, n = bits, 0, len(posterior.domain)
+        self.prober = prober_of(posterior, control) if isinstance(posterior, Probes) else None
+        self.layout = Layout.of(posterior.domain) if self.prober is None else self.prober.layout
+        self.window: tuple[Floats, Floats] = np.full(n, -1.0), np.full(n, 1.0)
+        starts = np.empty((0, n)) if self.prober is None else np.asarray(self.prober.starts(), np.float64)
+        if len(starts):
+            reach = np.minimum(REACH * self.layout.scales, FARTHEST)
+            first, last = starts.min(axis=0) - reach, starts.max(axis=0) + reach
+            self.window = np.maximum(first, -FARTHEST), np.minimum(last, FARTHEST)
+        self.low: Floats = np.empty((0, n))
+        self.high: Floats = np.empty((0, n))
+        self.value: Floats = np.empty(0)
+        self.log_bound: Floats = np.empty(0)
+        self.log_optimism: Floats = np.empty(0)
+        self.depth: Ints = np.empty(0, np.int64)
+        self.first_child: Ints = np.empty(0, np.int64)
+        self.is_stuck: Flags = np.empty(0, np.bool_)
 
     @property
     def n_bytes(self) -> int:
@@ -248,7 +228,7 @@ class Optimistic(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OptimisticState:
         self.refuse_boxes(boxes)
-        return OptimisticState(CellTree.of(posterior, self._bits, control), control, rng)
+        return OptimisticState(CellTree(posterior, self._bits, control), control, rng)
 
     @property
     def _bits(self) -> float | None:

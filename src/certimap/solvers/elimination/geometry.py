@@ -156,10 +156,7 @@ class VectorSet:
         return self.keep(alive), alive
 
     def unmixed(self, control: Control) -> tuple[VectorSet, Flags, int]:
-        """Drop rows that a convex combination of others of their context dominates.
-
-        Also returns the mask of kept rows and the number of multiplications. Raises TimeUp.
-        """
+        """Drop rows that a mixture of others dominates; also return the mask of kept rows and the work."""
         state, order, at = np.zeros(len(self), np.int8), np.empty(len(self), np.int64), np.zeros(2, np.int64)
         work, picked = 0, np.empty((0, ROUNDS), np.int32)
         while at[0] < len(self.ptr) - 1 and work < MOST_MIXING:

@@ -85,10 +85,7 @@ class SetPass:
         self.stack.append(RegionVisit(self, self.geometry.tree.n_regions - 1, Wide.of_values(np.ones((1, 1)))))
 
     def advance(self) -> int:
-        """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done.
-
-        Raises TimeUp when the run should stop.
-        """
+        """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done."""
         before = self.work
         while self.stack and self.work - before <= WORK:
             visit = self.stack[-1]

@@ -227,10 +227,7 @@ class Search:
         return n * self._draw_cost()
 
     def _maximum(self, box: OpenBox) -> bool:
-        """Decode the maximum from the bounding pass, which is exact without hidden variables.
-
-        Returns whether that settled the query.
-        """
+        """Decode the bounding pass, exact without hidden variables; return whether that settled the query."""
         self.ledger.candidates(self.posterior.max_product())
         log_bound = float(self.posterior.log_bound(self._boxes(box.mask[None]))[0])
         if log_bound > self.ledger.log_exact_threshold:
