@@ -1,9 +1,12 @@
 """Split trees bound every box from above, whatever their shifts and weights; unsplit ones are exact."""
 
+import math
+
 import numpy as np
 import pytest
 from problem_twin import random_problem, value_array
 
+from certimap.core.control import TimeUp
 from certimap.errors import TooLarge
 from certimap.networks.relaxation.decoding import decode, decode_possible
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
@@ -182,3 +185,27 @@ def test_a_tree_beyond_the_memory_is_refused_before_it_is_built():
     problem = random_problem(np.random.default_rng(6), max_variables=8)
     with pytest.raises(TooLarge, match="split tree"):
         SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes), max_bytes=8)
+
+
+def late(*_, **__):
+    """Run out of time."""
+    raise TimeUp("bounding")
+
+
+def test_of_several_orders_the_one_that_bounds_least_is_taken():
+    rng, n_second = np.random.default_rng(3), 0
+    for _ in range(20):
+        problem = random_problem(rng, max_variables=8, max_states=3, nuisance=0.3)
+        fits, clock = limit(problem.sizes, 4.0), PassClock()
+        orders = [list(rng.permutation(list(problem.sizes))) for _ in range(3)]
+        orders = [sorted(order, key=lambda v: v in problem.query) for order in orders]
+        trees = [SplitTree.of(problem, order, fits) for order in orders]
+        taken = SplitTree.least(problem, orders, fits, math.inf, clock)
+        bounds = [tree.bound() for tree in trees]
+        assert taken.bound() == min(bounds) or not trees[bounds.index(taken.bound())].is_split
+        n_second += bounds.index(taken.bound()) > 0
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(SplitTree, "bound", late)
+            first = SplitTree.least(problem, orders, fits, math.inf, clock)
+        assert first.bound() == bounds[0]
+    assert n_second > 1

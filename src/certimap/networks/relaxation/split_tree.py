@@ -132,6 +132,31 @@ class SplitTree:
             )
         return _Builder(problem, list(order), regions).build()
 
+    @classmethod
+    def least(
+        cls, problem: Problem, orders: Iterable[Sequence[int]], fits: Fits, max_bytes: float, clock: PassClock
+    ) -> SplitTree:
+        """Return the tree of the order that bounds least as it stands; the first one where time is short.
+
+        Cost: a pass for each order. Raises TooLarge as `of` does.
+        """
+        best, least = None, math.inf
+        for order in orders:
+            try:
+                tree = cls.of(problem, order, fits, max_bytes)
+                bound = tree.bound(clock=clock)
+            except TimeUp:
+                break
+            except TooLarge:
+                if best is None:
+                    raise
+                break
+            if best is None or bound < least:
+                best, least = tree, bound
+            if not tree.is_split:
+                break
+        return best or cls.of(problem, next(iter(orders)), fits, max_bytes)
+
     @property
     def n_copies(self) -> Ints:
         """The number of copies of each variable."""

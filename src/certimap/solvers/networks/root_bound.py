@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
+from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, above_units, to_floats
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
@@ -37,7 +38,9 @@ class RootBound:
     def __init__(self, problem: Problem, control: Control) -> None:
         self._problem, self._control = problem, control
         self._floats = to_floats(problem)
-        self._order = nuisance_first(self._floats, control=control)
+        # in a band, which the best order may be, the mini-buckets of grids bound far better than by least fill
+        whole = best_order([t.scope for t in problem.tables], problem.sizes, control=control).order
+        self._orders = (nuisance_first(self._floats, control=control), list(whole))
         self._clock = PassClock(control)
         self._n_trees = 0
         self._tightener: Tightener | None = None
@@ -71,11 +74,12 @@ class RootBound:
             entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
             if COST * entries > left and self.work > 0.0:
                 return
-            tree = SplitTree.of(
+            tree = SplitTree.least(
                 self._floats,
-                self._order,
+                self._orders,
                 limit(self._floats.sizes, 2.0 ** TABLE_BITS[self._n_trees]),
                 MEMORY_SHARE * self._control.memory_limit,
+                self._clock,
             )
             self._n_trees += 1
             self._tightener = Tightener(tree, self._clock)
