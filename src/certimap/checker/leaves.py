@@ -173,6 +173,8 @@ NAMES = {
 }
 KINDS, UNKNOWN = tuple(NAMES.values()), -8
 LOG_PI = 1.1447298858494002
+FAR_TAIL = 300.0  # deviations from the mean
+MANY_COUNTS = 1000.0
 TINY = 1e-320  # exceeds the error of numbers next to 0
 MOST_TERMS = 1e6  # of a sum over counts, on either side of its largest term
 
@@ -201,7 +203,8 @@ def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
 def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
     """Return the log of a density, or of the probability of a whole number, at x inside the support."""
     if kind == TRUNCATED:
-        return total_of([log_peak(p[0], p[1], x, x, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
+        whole = total_of([log_peak(p[0], p[1], x, x, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
+        return (min if side > 0 else max)(whole, _log_tail_density(p, x, side))
     if kind == UNIFORM:
         return total_of([-_log_width(p[0], p[1])], side)
     if kind == EXPONENTIAL:
@@ -214,9 +217,49 @@ def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
         return total_of([*terms, -math.log(p[1]), -(half + 0.5) * log_ratio], side)
     if x != math.floor(x) or x == math.inf:
         return -math.inf
+    if kind == POISSON and x >= MANY_COUNTS and abs(x - p[0]) <= 0.1 * p[0]:
+        return _log_many_counts(p[0], x, side)
     if kind == POISSON:
         return total_of([x * math.log(p[0]), -p[0], -math.lgamma(x + 1.0)], side)
     return total_of([math.log(p[0]), x * math.log1p(-p[0])], side)
+
+
+def _log_tail_density(p: Sequence[float], x: float, side: int) -> float:
+    """Return the log density of a Gaussian cut to a part of its tail; no bound where its mean is not far outside.
+
+    With a the end nearer to the mean, alpha deviations away, and s deviations from a to x, the density is
+    e^(-alpha s - s^2/2) over its integral up to the other end. There e^(-s^2/2) lies above 1 - s^2/2, and below 1
+    and 1 - s^2/2 + s^4/8. Logs of density and mass apart cancel, and lose alpha^2 units of the last place.
+    """
+    mean, sd, low, high = p
+    near, far = (low, high) if mean < low else (high, low)
+    alpha, s = abs(near - mean) / sd, abs(x - near) / sd
+    if low <= mean <= high or not FAR_TAIL < alpha < 1e90 or not s < math.inf:
+        return side * math.inf
+    z = alpha * (abs(far - near) / sd)
+    second = 1.0 - math.exp(-z) * (1.0 + z + 0.5 * z * z) if z < 700.0 else 1.0
+    ends = -math.expm1(-z) / alpha, second / alpha**3
+    mass = ends[0] - ends[1] if side > 0 else min(ends[0], ends[0] - ends[1] + 3.0 / alpha**5)
+    mass -= side * 16.0 * UNIT * (ends[0] + 1.0 / alpha**3)
+    return (
+        total_of([-alpha * s, -0.5 * s * s, -math.log(sd), -math.log(mass)], side)
+        if mass > 0.0
+        else side * math.inf
+    )
+
+
+def _log_many_counts(mean: float, x: float, side: int) -> float:
+    """Return ln of a Poisson probability near the mean by Stirling's series, whose remainder is below 1/(360 x^3).
+
+    With u = x / mean - 1, ln p = -mean ((1 + u) ln(1 + u) - u) - ln(2 pi x) / 2 - 1 / (12 x) + remainder.
+    """
+    u = (x - mean) / mean
+    power, k, found = u * u, 2, 0.0
+    while abs(power) > 1e-18 * u * u:
+        found += power / (k * (k - 1))
+        power, k = -power * u, k + 1
+    remainder = 1.0 / (360.0 * x * x * x) if side > 0 else 0.0
+    return total_of([-mean * found, -HALF_LOG_2PI, -0.5 * math.log(x), -1.0 / (12.0 * x), remainder], side)
 
 
 def log_largest(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
