@@ -72,3 +72,13 @@ def test_a_family_is_run_from_the_shell():
     assert "6 queries, auto behind in 0" in found.output
     for wrong in (["--only", "none"], ["--limits", "soon"]):
         assert CliRunner().invoke(app, ["portfolio", *wrong]).exit_code == 2
+
+
+def test_two_processes_report_the_first_queries_of_a_family_in_order():
+    found = CliRunner().invoke(
+        app,
+        ["portfolio", "--only", "gates", "--solvers", "hbfs", "--limits", "20", "--most", "2", "--jobs", "2"],
+    )
+    assert found.exit_code == 0, found.output
+    assert "2 queries, auto behind in 0" in found.output
+    assert 0 < found.output.index("| gates 20/40") < found.output.index("| gates 25/75")

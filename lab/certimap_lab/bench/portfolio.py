@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
 
 from certimap.ask.api import map_query
 from certimap.errors import CertimapError
-from certimap_lab.bench.portfolio_models import PortfolioCase
+from certimap_lab.bench.portfolio_models import PortfolioCase, ising, lattice, some_of
 from certimap_lab.bench.tabular import Cell, Table, number, significant
 from certimap_lab.bench.trial import Method
 
@@ -84,22 +89,75 @@ class Row:
 
 
 def run_portfolio(
-    cases: Sequence[PortfolioCase],
+    make_cases: Callable[[], Sequence[PortfolioCase]],
     limits: Sequence[float] = (10.0,),
     parts: Sequence[str] = PARTS,
     seed: int = 0,
     report: Callable[[str], None] = lambda _: None,
+    n_jobs: int = 1,
 ) -> Iterator[Row]:
     """Ask `auto` and its parts each query, at each limit (seconds), exactness wanted.
 
-    Each call gets a model of its own, so that none finds what another has worked out.
+    Each call gets a model of its own, so that none finds what another has worked out. Small queries go before, so
+    that none loads kernels. With `n_jobs` above 1 as many processes, each on a processor of its own, take one
+    query at a time; `make_cases` is then pickled.
     """
-    methods = [Method.parse(text) for text in ("auto", *parts)]
-    for case in cases:
-        for limit in limits:
-            row = Row(case, limit, tuple(_outcome(case, method, limit, seed) for method in methods))
-            report(_line(row))
-            yield row
+    cases = make_cases()
+    asked = [(k, limit, tuple(parts), seed) for k in range(len(cases)) for limit in limits]
+    if n_jobs == 1:
+        _warm(parts, seed)
+        found = (_outcomes(cases[k], limit, parts, seed) for k, limit, parts, seed in asked)
+        yield from _reported(cases, asked, found, report)
+        return
+    context = get_context("spawn")
+    how = (make_cases, context.Value("i", 0), tuple(parts), seed)
+    with ProcessPoolExecutor(n_jobs, context, _begin, how) as pool:
+        yield from _reported(cases, asked, pool.map(_of_process, asked), report)
+
+
+Question = tuple[int, float, tuple[str, ...], int]  # the query's number, the limit, the parts and the seed
+_cases: list[PortfolioCase] = []  # of a process that has begun
+
+
+def _warm(parts: Sequence[str], seed: int) -> None:
+    """Load what the solvers need."""
+    grid = partial(ising, 36, lattice(6, 6), seed)
+    for share in (0.5, 1.0):
+        _outcomes(PortfolioCase("grid", "6x6", lambda q=share: some_of(grid(), q, seed)), 30.0, parts, seed)
+
+
+def _begin(
+    make_cases: Callable[[], Sequence[PortfolioCase]], n_begun: Any, parts: Sequence[str], seed: int
+) -> None:
+    """Give a process its processor and its queries."""
+    _cases[:] = make_cases()
+    with n_begun.get_lock():
+        number = n_begun.value
+        n_begun.value += 1
+    if hasattr(os, "sched_setaffinity"):
+        available: list[int] = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [available[number % len(available)]])
+    _warm(parts, seed)
+
+
+def _of_process(question: Question) -> tuple[Outcome, ...]:
+    return _outcomes(_cases[question[0]], *question[1:])
+
+
+def _outcomes(case: PortfolioCase, limit: float, parts: Sequence[str], seed: int) -> tuple[Outcome, ...]:
+    return tuple(_outcome(case, Method.parse(text), limit, seed) for text in ("auto", *parts))
+
+
+def _reported(
+    cases: Sequence[PortfolioCase],
+    asked: Sequence[Question],
+    found: Iterable[tuple[Outcome, ...]],
+    report: Callable[[str], None],
+) -> Iterator[Row]:
+    for question, outcomes in zip(asked, found, strict=True):
+        row = Row(cases[question[0]], question[1], outcomes)
+        report(_line(row))
+        yield row
 
 
 def _outcome(case: PortfolioCase, method: Method, limit: float, seed: int) -> Outcome:

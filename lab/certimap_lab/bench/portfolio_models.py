@@ -250,7 +250,11 @@ MOST_OF_A_FOLDER = 6
 
 
 def portfolio(
-    seed: int = 0, networks: Path | None = None, uai: Sequence[Path] = (), only: Sequence[str] = ()
+    seed: int = 0,
+    networks: Path | None = None,
+    uai: Sequence[Path] = (),
+    only: Sequence[str] = (),
+    most: int | None = None,
 ) -> list[PortfolioCase]:
     """Return the queries: six of each family, and those of folders of public networks.
 
@@ -264,8 +268,12 @@ def portfolio(
         Folders of UAI instances, of which the first six are asked.
     only
         Families; all when empty.
+    most
+        Queries of each family, the first ones; None for all.
     """
     found = [case for make in FAMILIES.values() for case in make(seed)]
     found += [] if networks is None else _networks(networks, seed)
     found += [case for folder in uai for case in _uai(folder, MOST_OF_A_FOLDER)]
-    return [case for case in found if not only or case.family in only]
+    found = [case for case in found if not only or case.family in only]
+    families = dict.fromkeys(case.family for case in found)
+    return [case for family in families for case in [c for c in found if c.family == family][:most]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,6 +141,8 @@ def portfolio(
     into: Annotated[
         Path | None, typer.Option("--into", help="Page whose section 'portfolio' gets the tables.")
     ] = None,
+    most: Annotated[int, typer.Option(min=0, help="Queries of each family, the first ones; 0 for all.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Queries at once, each in a process on one processor.")] = 1,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -150,12 +153,13 @@ def portfolio(
     from certimap_lab.bench import portfolio as bench
     from certimap_lab.bench.portfolio_models import portfolio as cases_of
 
-    cases = cases_of(seed, folder, uai_folders or [], split_names(only))
-    if not cases:
+    make_cases = partial(cases_of, seed, folder, uai_folders or [], split_names(only), most or None)
+    if not make_cases():
         raise typer.BadParameter(f"{only!r} names no family", param_hint="--only")
     parts = split_names(solvers) or bench.PARTS
-    rows = list(bench.run_portfolio(cases, _seconds(limits), parts, seed, reporter(quiet)))
-    _show("portfolio", "\n".join(table.to_markdown() for table in bench.portfolio_tables(rows)), into, "")
+    rows = list(bench.run_portfolio(make_cases, _seconds(limits), parts, seed, reporter(quiet), jobs))
+    threads = "" if jobs == 1 else f"; {jobs} queries at once, one thread each"
+    _show("portfolio", "\n".join(table.to_markdown() for table in bench.portfolio_tables(rows)), into, threads)
     if any(row.failures for row in rows):
         raise typer.Exit(1)
 
