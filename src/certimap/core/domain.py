@@ -65,7 +65,7 @@ class Categorical:
     def __post_init__(self) -> None:
         _check_name(self.name)
         states: Any = self.states
-        if isinstance(states, str | bytes) or not isinstance(states, Sequence):
+        if isinstance(states, bytes) or not isinstance(states, Sequence):
             raise ModelError(f"variable {self.name!r} has the states {states!r}; expected a tuple of labels")
         if not self.states:
             raise ModelError(f"variable {self.name!r} has no states; at least one is needed")
