@@ -88,8 +88,20 @@ def check_batch(batch: int | None) -> None:
         raise SolverError(f"batch is {batch}; expected a positive number of draws")
 
 
+class Drawing(Solver):
+    """The base of solvers that take draws from one stream."""
+
+    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
+    family: ClassVar[Family] = "sampling"
+
+    def init(
+        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> DrawState:
+        return DrawState(DrawStream(posterior, rng, boxes))
+
+
 @dataclass(frozen=True)
-class Pac(Solver):
+class Pac(Drawing):
     """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
 
     Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
@@ -106,8 +118,6 @@ class Pac(Solver):
     max_draws: int | None = None
 
     name: ClassVar[str] = "pac"
-    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
-    family: ClassVar[Family] = "sampling"
 
     def __post_init__(self) -> None:
         check_batch(self.batch)
@@ -119,11 +129,6 @@ class Pac(Solver):
         """Refuse densities, for which draws alone prove nothing."""
         return unsuited_to_densities(self.name, posterior)
 
-    def init(
-        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> DrawState:
-        return DrawState(DrawStream(posterior, rng, boxes))
-
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))
         return DrawState(state.stream, done=ledger.remaining_draws == 0)
@@ -133,7 +138,7 @@ DEFAULT_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
-class FixedDraws(Solver):
+class FixedDraws(Drawing):
     """The base of methods with a fixed number of draws.
 
     `n_draws`: the number of draws. None: `max_samples`, or 100,000 without it. `batch`: draws per batch; None:
@@ -143,9 +148,6 @@ class FixedDraws(Solver):
     n_draws: int | None = None
     batch: int | None = None
 
-    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
-    family: ClassVar[Family] = "sampling"
-
     def __post_init__(self) -> None:
         check_batch(self.batch)
         if self.n_draws is not None and self.n_draws < 1:
@@ -154,11 +156,6 @@ class FixedDraws(Solver):
     def judging(self) -> Judging:
         n_draws = DEFAULT_DRAWS if self.n_draws is None else self.n_draws
         return Judging(early_stop=False, max_draws=n_draws)
-
-    def init(
-        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> DrawState:
-        return DrawState(DrawStream(posterior, rng, boxes))
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         n = next_batch(state.stream, self.batch, ledger)
