@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -134,9 +135,10 @@ def _begin(
     with n_begun.get_lock():
         number = n_begun.value
         n_begun.value += 1
-    if hasattr(os, "sched_setaffinity"):
-        available: list[int] = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, [available[number % len(available)]])
+    if sys.platform == "linux":
+        available = sorted(os.sched_getaffinity(0))
+        mine: int = available[number % len(available)]
+        os.sched_setaffinity(0, [mine])
     _warm(parts, seed)
 
 

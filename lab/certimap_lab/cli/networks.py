@@ -113,6 +113,7 @@ def uai(
     out: Out = None,
     time_limit: Limit = 60.0,
     max_memory: MaxMemory = 8192,
+    jobs: Jobs = 1,
     workers: Workers = 2,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -123,7 +124,7 @@ def uai(
 
     settings = TrialSettings(0.0, 0.0, None, time_limit or None, max_memory, workers, seed)
     chosen = uai_cases(folder, split_names(only))
-    _run(chosen, settings, split_names(solvers), split_names(peers), out, 1, quiet)
+    _run(chosen, settings, split_names(solvers), split_names(peers), out, jobs, quiet)
 
 
 def portfolio(
