@@ -133,12 +133,11 @@ def _begin(
     """Give a process its processor and its queries."""
     _cases[:] = make_cases()
     with n_begun.get_lock():
-        number = n_begun.value
+        number: int = n_begun.value
         n_begun.value += 1
     if sys.platform == "linux":
-        available = sorted(os.sched_getaffinity(0))
-        mine: int = available[number % len(available)]
-        os.sched_setaffinity(0, [mine])
+        available: list[int] = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [available[number % len(available)]])
     _warm(parts, seed)
 
 
