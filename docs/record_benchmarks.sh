@@ -122,7 +122,8 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
     portfolio)
         # it exits with 1 where a part does better
         $certimap bench portfolio ${NETWORKS:+--networks "$NETWORKS"} --uai "$data/uai2014-mmap" --most 3 --jobs 2 \
-            --into docs/benchmarks.md || [ $? = 1 ]
+            --into "$page" || [ $? = 1 ]
+        continue
         ;;
     growth)
         $certimap bench networks --growth --into "$page"
