@@ -32,6 +32,7 @@ class _Table:
 
     start: int
     scope: list[Categorical]
+    known: list[dict[str, int]]  # the states of each parent, by label
     rows: dict[tuple[int, ...], Numbers] = field(default_factory=dict[tuple[int, ...], Numbers])
     places: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
     default: Numbers | None = None
@@ -167,7 +168,8 @@ class _Reader:
                 raise self.fail(f"{name!r} is no variable of the network", start)
         child, *parents = names
         self.declared.check_head(child, parents, self.line(start))
-        own = _Table(start, [known[name] for name in (*parents, child)])
+        labels = [self.by_name[parent] for parent in parents]
+        own = _Table(start, [known[name] for name in (*parents, child)], labels)
         self.skip_blank()
         while not (end := words.END.match(self.text, self.at)):
             self.statement(own)
@@ -190,7 +192,7 @@ class _Reader:
         place = self.at
         name = own.scope[-1].name
         if self.text[place] == "(":
-            index, numbers = self.row(own.scope[:-1], place)
+            index, numbers = self.row(own, place)
             if index in own.rows:
                 given = ", ".join(str(v.states[s]) for v, s in zip(own.scope, index, strict=False))
                 raise self.fail(f"the row ({given}) of {name!r} is given twice", place)
@@ -208,12 +210,12 @@ class _Reader:
             else:
                 own.default = values
 
-    def row(self, parents: list[Categorical], place: int) -> tuple[tuple[int, ...], str]:
+    def row(self, own: _Table, place: int) -> tuple[tuple[int, ...], str]:
         """Read `( LABELS ) NUMBERS ;`; return the positions of the states and the text of the numbers."""
         found = words.ROW.match(self.text, place)
-        labels = words.items(found[1], len(parents)) if found else []
-        known = [self.by_name[parent.name] for parent in parents]
-        if found and len(labels) == len(parents) and all(x in k for x, k in zip(labels, known, strict=True)):
+        known = own.known
+        labels = words.items(found[1], len(known)) if found else []
+        if found and len(labels) == len(known) and all(x in k for x, k in zip(labels, known, strict=True)):
             self.at = found.end()
             return tuple(k[x] for x, k in zip(labels, known, strict=True)), found[2]
         # Labels may contain separators: only the declared states tell where a label ends.
@@ -226,7 +228,7 @@ class _Reader:
             index, self.at = ways[0]
             return index, self.take(words.NUMBERS, "the NUMBERS of a row and ';'")[1]
         found = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
-        return self.row_index(found[1], parents, place), found[2]
+        return self.row_index(found[1], own.scope[:-1], place), found[2]
 
     def row_index(self, labels: str, parents: list[Categorical], place: int) -> tuple[int, ...]:
         items = words.items(labels, len(parents))

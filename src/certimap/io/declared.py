@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -101,7 +102,7 @@ class Declared:
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = tuple(v.n_states for v in above)
             for index, row in rows.items():
-                if len(index) != len(sizes) or any(k >= n for k, n in zip(index, sizes, strict=True)):
+                if len(index) != len(sizes) or any(map(operator.ge, index, sizes)):
                     raise self.fail(
                         f"the row {index} of {cut(name)} names no states of its parents; expected below {sizes}",
                         line_of(index),

@@ -79,10 +79,10 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
         values = np.array(list(map(float, words)), np.float64)
     except ValueError:
         return None
-    if np.all((values >= sys.float_info.min) & (values < math.inf)):
+    is_plain = (values >= sys.float_info.min) & (values < math.inf)
+    if is_plain.all():
         return Numbers(values)
-    odd = np.flatnonzero(~((values >= sys.float_info.min) & (values < math.inf)))
-    beyond = [i for i in odd.tolist() if values[i] != 0.0 or _HAS_DIGIT.match(words[i])]
+    beyond = [i for i in np.flatnonzero(~is_plain).tolist() if values[i] != 0.0 or _HAS_DIGIT.match(words[i])]
     if not beyond:
         return Numbers(np.abs(values)) if not np.any(values < 0.0) else None
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -55,7 +55,7 @@ class RowNormaliser:
         """Return a factor with rows that add up to 1 or are zeros, and the first unacceptable row or None."""
         totals = row_totals(factor)
         off = np.where(totals == 0.0, 0.0, np.abs(totals - 1.0))
-        if np.all(off <= EXACT):
+        if (off <= EXACT).all():
             return factor, None
         if np.any(~(off <= ACCEPTED)):
             return factor, tuple(int(i) for i in np.argwhere(~(off <= ACCEPTED))[0])
