@@ -367,6 +367,10 @@ def _completed(
     if proof.n_bytes > max_bytes:
         text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
         return replace(result, proof=None, no_proof=text)
+    if isinstance(model, Circuit) and not model.domain.is_discrete:  # the checker's logs may be too coarse for it
+        verdict = checked_here(model, proof, seconds)
+        if not verdict.accepted:
+            return replace(result, proof=None, no_proof=f"the checker found no proof: {verdict.message}")
     return replace(result, proof=proof, no_proof=short)
 
 

@@ -227,3 +227,24 @@ def test_many_deviations_from_an_end_nothing_is_called_impossible():
     no_cuts = {"cuts": np.zeros(0), "cut_ptr": np.zeros(3, np.int64)}
     for arrays in (proof.arrays, {**proof.arrays, **box, **no_cuts}):
         assert not cm.check(model, Proof(other, arrays)).accepted
+
+
+def test_a_proof_that_the_checker_cannot_follow_is_not_given():
+    build = cm.CircuitBuilder(cm.Domain([cm.Categorical("c", (0, 1)), cm.Real("x")]))
+    leaves = [
+        build.real("truncated_gaussian", 1, -1.0, 1e-8, 1e-300, 2.0),
+        build.real("exponential", 1, 1e9),
+        build.real("student_t", 1, 1e9, 1.0, 2.0),
+    ]
+    probs = ([0.9, 0.1], [0.2, 0.8], [0.5, 0.5])
+    build.sum(
+        [build.product([build.categorical(0, probs=p), leaf]) for p, leaf in zip(probs, leaves, strict=True)],
+        weights=[0.4, 0.3, 0.3],
+    )
+    model = build.build()
+    found = cm.map_query(model, ["c"], {"x": (-math.inf, 1e-8)}, solver="frontier", proof=True, progress=False)
+    assert found.certified
+    if found.proof is None:
+        assert "the checker found no proof" in str(found.no_proof)
+    else:
+        assert cm.check(model, found.proof).accepted
