@@ -23,6 +23,7 @@ BY_NAME = {
     "circuits/circuit.py": 1,  # own fields
     "circuits/plan.py": 1,
     "cli/commands.py": 1,  # learners by name
+    "conversions/from_wide_networks.py": 1,  # own fields
     "cli/main.py": 3,  # errors of the command line's library
     "learn/datasets.py": 1,  # own fields
     "certimap_lab/bench/impute.py": 1,  # tables by name
