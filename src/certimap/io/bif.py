@@ -249,9 +249,9 @@ class _Reader:
             text = re.sub(r"//[^\n]*", " ", text)
         tokens = text.replace(",", " ").split()
         values = read_numbers(tokens)
-        if values is not None and "_" not in text:
+        if values is not None:
             return values
-        wrong = next(t for t in tokens if "_" in t or not is_number(t))
+        wrong = next(t for t in tokens if not is_number(t))
         raise self.fail(f"{wrong!r} is no probability; expected numbers that are finite and not negative", place)
 
 

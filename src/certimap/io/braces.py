@@ -148,12 +148,11 @@ class Braces:
 
     def numbers(self, entry: BraceEntry, what: str) -> Numbers:
         """Read a list of numbers, ignoring parentheses."""
-        if "_" not in entry.value:
-            values = read_numbers(entry.value.translate(_LIST).split())
-            if values is not None:
-                return values
+        values = read_numbers(entry.value.translate(_LIST).split())
+        if values is not None:
+            return values
         found = re.finditer(r"[^\s(),]++", entry.value)
-        wrong = next(word for word in found if "_" in word[0] or not is_number(word[0]))
+        wrong = next(word for word in found if not is_number(word[0]))
         at = self.text.find(entry.value, entry.at) + wrong.start()
         raise self.fail(
             f"{cut(wrong[0])} in the table of {what} is no probability; expected numbers that are finite and not "

@@ -128,9 +128,9 @@ class _Tree(ContentHandler):
 def numbers_of(path: AnyPath, words: list[str], what: str, line: int | None) -> Numbers:
     """Return words as finite nonnegative numbers; ParseError names the first that is not."""
     values = read_numbers(words)
-    if values is not None and not any("_" in word for word in words):
+    if values is not None:
         return values
-    wrong = next(word for word in words if "_" in word or not is_number(word))
+    wrong = next(word for word in words if not is_number(word))
     raise ParseError(
         f"{cut(wrong)} in the table of {what} is no probability; expected numbers that are finite and not "
         "negative",

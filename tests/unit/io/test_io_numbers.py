@@ -19,6 +19,17 @@ from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 TWO_FACTORS = "MARKOV\n1\n2\n2\n1 0\n1 0\n2\n1 1e-400\n2\n1e-250 1e200\n"
 
 
+@pytest.mark.parametrize("word", ["1_0", "0.2_5", "\u0661", "\uff11", "nan", "inf", "-1", ""])
+def test_what_float_takes_beyond_numbers_of_files_is_refused(word, tmp_path):
+    assert read_numbers(["1", word]) is None
+    assert not is_number(word)
+    if word:
+        path = tmp_path / "odd.uai"
+        path.write_text(TWO_FACTORS.replace("1e200", word), encoding="utf-8")
+        with pytest.raises(ParseError):
+            io.read(path)
+
+
 @pytest.mark.parametrize(
     ("word", "log"),
     [
