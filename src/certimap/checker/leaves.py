@@ -210,7 +210,7 @@ def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
     if kind == EXPONENTIAL:
         return total_of([math.log(p[0]), -p[0] * x], side)
     if kind == LAPLACE:
-        return total_of([-abs(x - p[0]) / p[1], -math.log(2.0), -math.log(p[1])], side)
+        return total_of([-abs(_scaled(x, p[0], p[1])), -math.log(2.0), -math.log(p[1])], side)
     if kind == STUDENT_T:
         half, log_ratio = 0.5 * p[2], log1p_of(square_of(p, x)) if math.isfinite(x) else math.inf
         terms = [math.lgamma(half + 0.5), -math.lgamma(half), -0.5 * math.log(p[2]), -0.5 * LOG_PI]
@@ -239,7 +239,7 @@ def _log_tail_density(p: Sequence[float], x: float, side: int) -> float:
     z = alpha * (abs(far - near) / sd)
     second = 1.0 - math.exp(-z) * (1.0 + z + 0.5 * z * z) if z < 700.0 else 1.0
     ends = -math.expm1(-z) / alpha, second / alpha**3
-    mass = ends[0] - ends[1] if side > 0 else min(ends[0], ends[0] - ends[1] + 3.0 / alpha**5)
+    mass = ends[0] - ends[1] if side > 0 else min(ends[0], ends[0] - ends[1] + 3.0 / alpha**3 / alpha**2)
     mass -= side * 16.0 * UNIT * (ends[0] + 1.0 / alpha**3)
     return (
         total_of([-alpha * s, -0.5 * s * s, -math.log(sd), -math.log(mass)], side)
@@ -254,12 +254,14 @@ def _log_many_counts(mean: float, x: float, side: int) -> float:
     With u = x / mean - 1, ln p = -mean ((1 + u) ln(1 + u) - u) - ln(2 pi x) / 2 - 1 / (12 x) + remainder.
     """
     u = (x - mean) / mean
-    power, k, found = u * u, 2, 0.0
+    power, k = u * u, 2
+    found: list[float] = []
     while abs(power) > 1e-18 * u * u:
-        found += power / (k * (k - 1))
+        found.append(power / (k * (k - 1)))
         power, k = -power * u, k + 1
     remainder = 1.0 / (360.0 * x * x * x) if side > 0 else 0.0
-    return total_of([-mean * found, -HALF_LOG_2PI, -0.5 * math.log(x), -1.0 / (12.0 * x), remainder], side)
+    terms = [-mean * math.fsum(found), -HALF_LOG_2PI, -0.5 * math.log(x), -1.0 / (12.0 * x), remainder]
+    return total_of(terms, side)
 
 
 def log_largest(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
@@ -303,9 +305,9 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
     if kind == EXPONENTIAL:
         return _log_of([-math.expm1(-p[0] * (b - a))], -p[0] * a, side)
     if kind == LAPLACE:
-        below, above = (p[0] - b) / p[1], (a - p[0]) / p[1]
+        below, above = _scaled(p[0], b, p[1]), _scaled(a, p[0], p[1])
         if max(below, above) >= 0.0:  # on one side of the peak
-            return _log_of([-0.5 * math.expm1(-(b - a) / p[1])], -max(below, above), side)
+            return _log_of([-0.5 * math.expm1(-_scaled(b, a, p[1]))], -max(below, above), side)
         return _log_of([-0.5 * math.expm1(above), -0.5 * math.expm1(below)], 0.0, side)
     if kind == STUDENT_T:
         flat = log_largest(kind, p, a, b, 1) if side > 0 else min(log_density(kind, p, x, -1) for x in (a, b))

@@ -190,6 +190,8 @@ FAR = [  # kind, parameters, and the log of the density (or share) of an interva
     ("uniform", (0.0, 5e-324), (0.0, 0.0), 744.44007192138122),
     ("uniform", (0.0, 1.0), (1.0, 2.0), -math.inf),
     ("laplace", (0.0, 1e-200), (1e200, 1e201), -math.inf),
+    ("laplace", (1.7e308, 1e290), (-1.7e308, -1.6e308), -3.3e18),
+    ("laplace", (1.7e308, 1e308), (-1.7e308, 1.7e308), math.log(0.5 * -math.expm1(-3.4))),
 ]  # fmt: skip
 
 
