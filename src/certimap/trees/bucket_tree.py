@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,12 @@ from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
-from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels.passes import DownRoom, PassRoom, downward, draw, follow_maxima, upward
+from certimap.trees.kernels.point_passes import PointRoom, upward_points
 from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
+from certimap.trees.points import point_arrays, room_for_points
 from certimap.trees.regions import Bucket, buckets_of_latent_tree, condition, contract_chains, make_tree
 from certimap.trees.wide import Wide, as_wide
 
@@ -84,7 +86,6 @@ def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
     return each
 
 
-Fill = Callable[[Floats, int, int], None]  # writes masks of rows (first row, number) into a block's columns
 MAX_TABLE = 4_000_000
 BLOCK_NUMBERS = 2**17  # numbers per block of rows: 1 MiB
 _LOG_ERROR = 32 * ULP  # relative error of a log: some sums of entries that are logs themselves
@@ -96,10 +97,11 @@ class BucketTreePosterior:
 
     Implements `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination` also uses. All logs
     are natural. Upper bounds, and masses used as bounds, carry the rounding error of the pass, at most `log_slack`
-    nats; `log_bound` is rounded outward by it. One row of `log_prob`, `log_mass` or `log_bound` costs
-    `region_tree.n_entries` multiplications; one row of `log_mass_each` about three times as many, whatever the
-    number of states. `workers` threads give the same answer as one; `as_network` returns the same posterior as the
-    unmultiplied tables of a network, see `AsNetwork`.
+    nats; `log_bound` is rounded outward by it. One row of `log_mass` or `log_bound` costs
+    `region_tree.n_entries` multiplications, one of `log_prob` only as many as have the point's states; one row of
+    `log_mass_each` costs about three times `n_entries`, whatever the number of states. `workers` threads give the
+    same answer as one; `as_network` returns the same posterior as the unmultiplied tables of a network, see
+    `AsNetwork`.
     """
 
     domain: Domain
@@ -202,15 +204,39 @@ class BucketTreePosterior:
         return operations * ULP + self.region_tree.log_error
 
     def log_prob(self, points: Points) -> Floats:
-        """Natural log of p(q | e), shape (batch,)."""
-        rows = self._block_rows(len(points))
-        places = self.domain.offsets[:-1, None] * rows + np.arange(rows)  # of the first state of each variable
-        columns = np.ascontiguousarray(points.T)
+        """Return the natural log of p(q | e) of each point, shape (batch,).
 
-        def fill(part: Floats, start: int, count: int) -> None:
-            part.reshape(-1)[columns[:, start : start + count] * np.int64(rows) + places[:, :count]] = 1.0
+        A pass reads the table entries of the point's states alone. Raises QueryError if a state is out of range.
+        """
+        tree, batch, n_states = self.region_tree, len(points), self.domain.n_states
+        how = tree.of_shape("points", lambda: point_arrays(tree))
+        rows = self._block_rows(batch, int(how.message_ptr[-1]) + how.n_joint)
+        out = np.empty(batch)
+        free: list[PointRoom] = []  # buffers of finished blocks
 
-        return self._whole(len(points), fill, is_bound=False)
+        def block(start: int) -> None:
+            part = points[start : start + rows]
+            states = np.zeros((len(n_states), rows), np.int16)
+            states[:, : len(part)] = part.T
+            if np.any(states.view(np.uint16).max(axis=1) >= n_states):  # negative numbers are large
+                raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
+            try:
+                work = free.pop()
+            except IndexError:  # each thread takes some
+                work = room_for_points(tree, how, rows)
+            work.flags.fill(tree.is_delicate)
+            upward_points(tree.arrays, how, states, work)
+            out[start : start + rows] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
+            free.append(work)
+
+        self._map(block, range(0, batch, rows))
+        return out
+
+    def _mask(self, points: Points, row: int) -> Flags:
+        """Return the mask of one point."""
+        mask = np.zeros(self.domain.total_states, np.bool_)
+        mask[self.domain.offsets[:-1] + points[row]] = True
+        return mask
 
     def log_mass(self, boxes: Boxes) -> Floats:
         """Natural log of P(box | e), shape (batch,)."""
@@ -310,30 +336,25 @@ class BucketTreePosterior:
         with ThreadPoolExecutor(self.workers) as pool:
             list(pool.map(function, parts))
 
-    def _block_rows(self, batch: int) -> int:
-        """Return the number of rows per block: as many as keep its buffers in the cache, at least 32."""
-        a = self.region_tree.arrays
-        size = int(a.message_ptr[-1]) + int(a.joint_ptr[-1])
+    def _block_rows(self, batch: int, size: int) -> int:
+        """Return the number of rows per block: as many as keep `size` numbers each in the cache, at least 32."""
         return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
 
     def _upward(self, mask: Flags, *, is_bound: bool) -> Floats:
-        return self._whole(len(mask), _of_mask(mask), is_bound=is_bound)
-
-    def _whole(self, batch: int, fill: Fill, *, is_bound: bool) -> Floats:
         """Return the natural logs of rows at the root, shape (batch,)."""
-        out = np.empty(batch)
+        out = np.empty(len(mask))
 
-        def block(start: int, count: int, part: Floats, work: PassRoom) -> None:
-            out[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
+        def block(start: int, count: int, _: Floats, work: PassRoom) -> None:
+            rows = mask[start : start + count]
+            out[start : start + count] = self._roots(work, count, rows.__getitem__, is_bound=is_bound)
 
-        self._blocks(batch, fill, block, is_bound=is_bound)
+        self._blocks(mask, block, is_bound=is_bound)
         return out
 
-    def _blocks(
-        self, batch: int, fill: Fill, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool
-    ) -> None:
+    def _blocks(self, mask: Flags, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool) -> None:
         """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
-        rows, tree = self._block_rows(batch), self.region_tree
+        batch, tree = len(mask), self.region_tree
+        rows = self._block_rows(batch, int(tree.arrays.message_ptr[-1] + tree.arrays.joint_ptr[-1]))
         free: list[tuple[Floats, PassRoom]] = []  # buffers of finished blocks
 
         def block(start: int) -> None:
@@ -341,24 +362,24 @@ class BucketTreePosterior:
                 part, work = free.pop()
             except IndexError:  # each thread takes some
                 part, work = np.empty((self.domain.total_states, rows)), room_for(tree, rows)
-            part.fill(0.0)
             work.flags.fill(tree.is_delicate)
             count = min(rows, batch - start)
-            fill(part, start, count)
+            part[:, :count], part[:, count:] = mask[start : start + count].T, 0.0
             upward(tree.arrays, part, is_bound, work)
             use(start, count, part, work)
             free.append((part, work))
 
         self._map(block, range(0, batch, rows))
 
-    def _roots(self, work: PassRoom, mask: Floats, count: int, *, is_bound: bool) -> Floats:
-        """Return the natural logs of the first `count` columns of a block at the root."""
+    def _roots(
+        self, work: PassRoom | PointRoom, count: int, mask: Callable[[int], Flags], *, is_bound: bool
+    ) -> Floats:
+        """Return the natural logs of the first `count` columns of a block at the root; `mask` returns a row's."""
         with np.errstate(divide="ignore"):
             value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
         low = work.flags[:count] > 0
         for b in np.flatnonzero(low & (value < LOG_FLOOR)) if low.any() else ():
-            row = mask[:, b] > 0.0
-            value[b], _ = wide_up(self.region_tree, row, is_bound)
+            value[b], _ = wide_up(self.region_tree, mask(int(b)), is_bound)
         return value
 
     def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
@@ -372,14 +393,14 @@ class BucketTreePosterior:
 
         def block(start: int, count: int, part: Floats, work: PassRoom) -> None:
             rows = mask[start : start + count]
-            whole[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
+            whole[start : start + count] = self._roots(work, count, rows.__getitem__, is_bound=is_bound)
             each = pass_down(self.region_tree, part, is_bound, work)
             out[start : start + count] = each[:, :count].T
             low = (work.flags[:count] > 0) & np.any(each[:, :count] < LOG_FLOOR, axis=0)
             for b in np.flatnonzero(low):
                 out[start + b] = wide_each(self.region_tree, rows[b], is_bound)
 
-        self._blocks(len(mask), _of_mask(mask), block, is_bound=is_bound)
+        self._blocks(mask, block, is_bound=is_bound)
         return whole, out
 
 
@@ -392,15 +413,6 @@ class TreeProber(SteadyProber):
 
     def starts(self) -> Points:
         return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
-
-
-def _of_mask(mask: Flags) -> Fill:
-    """Return a function that writes rows of masks into the columns of a block."""
-
-    def fill(part: Floats, start: int, count: int) -> None:
-        part[:, :count] = mask[start : start + count].T
-
-    return fill
 
 
 def _ints(values: Ints) -> list[int]:

@@ -14,7 +14,7 @@ from certimap.core.box import Boxes
 from certimap.core.domain import Domain, Real
 from certimap.core.probing import answers_in
 from certimap.core.query import make_query
-from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
 from certimap.networks import Factor, MarkovNetwork
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -45,6 +45,29 @@ def test_points_masses_and_evidence_match_brute_force(maker):
         bound = np.exp(posterior.log_bound(boxes))
         assert np.all(bound >= largest)
         assert np.all(bound <= held @ probs + 1e-12)
+
+
+def dense_trees():
+    """Yield trees whose regions mix queried and hidden variables in separators, also of four states and more."""
+    for t in range(60):
+        rng = np.random.default_rng([9, t])
+        sizes = [int(k) for k in rng.integers(2, 6, 9)]
+        scopes = [(v,) for v in range(9)] + [tuple(rng.choice(9, 3, replace=False).tolist()) for _ in range(7)]
+        network = markov(sizes, [(scope, rng.random([sizes[v] for v in scope])) for scope in scopes])
+        query = make_query(network.domain, [str(v) for v in rng.permutation(9)[:4]])
+        yield tree_of_network(network, query, order=rng.permutation(9).tolist())
+
+
+def test_points_have_the_bits_of_boxes_that_hold_them_alone():
+    n_mixed = 0
+    for posterior in (*(build(case, rng) for rng, case, _, _ in possible_cases(9, 60)), *dense_trees()):
+        domain, a = posterior.domain, posterior.region_tree.arrays
+        n_mixed += bool(np.any((a.shared_hidden > 1) & (a.rest_query > 1)))
+        points = np.random.default_rng(0).integers(domain.n_states, size=(50, len(domain))).astype(np.int16)
+        mask = np.zeros((len(points), domain.total_states), np.bool_)
+        np.put_along_axis(mask, domain.offsets[:-1] + points, True, axis=1)
+        np.testing.assert_array_equal(posterior.log_prob(points), posterior.log_mass(Boxes(domain, mask)))
+    assert n_mixed >= 10
 
 
 @pytest.mark.nojit
@@ -221,6 +244,9 @@ def test_misfits_are_refused():
     box = Boxes(posterior.domain, np.array([[False, True]]))
     with pytest.raises(SolverError, match="probability zero"):
         posterior.sample(3, np.random.default_rng(0), box)
+    for state in (-1, 2):
+        with pytest.raises(QueryError, match="out of range"):
+            posterior.log_prob(np.array([[0], [state]], np.int16))
 
 
 def test_roots_and_contraction_change_nothing():
