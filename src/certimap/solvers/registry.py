@@ -177,13 +177,13 @@ def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solv
     """
     if isinstance(solver, str) and solver != "auto":
         return make(solver, **options or {})
+    if not isinstance(solver, str | Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     if options:
-        key = next(iter(options))
-        where = "solver 'auto' has no setting" if solver == "auto" else "a solver object takes no further setting"
+        key, is_auto = next(iter(options)), isinstance(solver, str)
+        where = "solver 'auto' has no setting" if is_auto else "a solver object takes no further setting"
         meant = meant_keyword(key) or "; name a solver, or set it on the solver object"
         raise SolverError(f"{where} {key!r}{meant}")
-    if solver != "auto" and not isinstance(solver, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     return "auto" if isinstance(solver, str) else solver
 
 

@@ -44,6 +44,8 @@ def asia():
         ({"max_proof": "1"}, "max_proof is '1'"),
         ({"errors": "kep"}, "errors is 'kep'; expected 'raise' or 'keep'"),
         ({"solver": None}, "None is no solver"),
+        ({"solver": np.array(["auto"])}, "is no solver; expected one of auto"),
+        ({"solver": np.array(["auto", "wmb"])}, "is no solver; expected one of auto"),
         ({"rng": 1.5}, "rng is 1.5"),
     ],
 )
