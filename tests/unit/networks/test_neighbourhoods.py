@@ -6,12 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from certimap.networks.integers import to_integers
 from problem_twin import random_problem
 
 from certimap.core.control import Control
 from certimap.networks.neighbourhoods import Neighbourhoods
-from certimap.networks.problem import FLOOR, Problem, Table, components, value_at
+from certimap.networks.problem import FLOOR, Problem, Table, components, to_integers, value_at
 
 
 def value(problem: Problem, states: dict[int, int]) -> int:
