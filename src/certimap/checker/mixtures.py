@@ -14,7 +14,7 @@ import numpy as np
 
 from certimap.checker.graph import Flags
 from certimap.checker.models import FLOAT, CheckBudget, Rejected
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
+from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
 
 if TYPE_CHECKING:
     from certimap.checker.majorants import Products
@@ -114,7 +114,7 @@ def _levels(tables: Floats, columns: Ints, mask: Flags) -> tuple[Floats, list[Fl
     ]
     level = np.zeros((len(mask), len(tables)))
     for one in best:
-        level = level + one + (2.0 + np.abs(level)) * UNIT
+        level = up(level + one)
     return level, best
 
 

@@ -132,3 +132,14 @@ def test_a_bound_that_is_too_low_is_caught(broken, monkeypatch):
     monkeypatch.setattr(mixtures, broken, less)
     monkeypatch.setattr(mixtures, "_refute", lambda *_: None)
     assert cm.check(model, worse, time_limit=600).accepted
+
+
+def test_joint_states_that_parts_lack_leave_bounds_numbers():
+    """A part without any state of a box had no number for a bound once a second variable's states were added."""
+    labels = cm.BayesianNetwork.from_cpts(
+        {"shift": ["day", "night"], "state": ["worn", "fine"]},
+        {"state": ["shift"]},
+        {"shift": [0.5, 0.5], "state": [[0.4, 0.6], [0.6, 0.4]]},
+    )
+    heat = cm.LinearGaussian("heat", ["shift", "state"], [[0.0, 0.5], [1.0, 0.2]], sd=[[1.0, 1.0], [1.1, 0.66]])
+    proved(cm.LinearGaussianNetwork([heat], discrete=labels))
