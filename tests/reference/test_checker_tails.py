@@ -61,3 +61,11 @@ def test_probabilities_of_many_counts(mean: float, away: float) -> None:
             sides = [log_density(POISSON, (mean,), x, side) for side in (-1, 1)]
             assert sides[0] <= true <= sides[1]
             assert sides[1] - sides[0] < 1e-11 + 4e-15 * abs(true)
+
+
+@pytest.mark.parametrize("alpha", [38.5, 100.0, 258.0, 292.0])
+def test_densities_in_tails_whose_mass_underflows(alpha: float) -> None:
+    p = (-alpha, 1.0, 0.0, 40.0)
+    sides = [log_density(TRUNCATED, p, 0.0, side) for side in (-1, 1)]
+    assert sides[0] <= true_log_density(*p, 0.0) <= sides[1]
+    assert sides[1] - sides[0] < 1e-13 + 5.0 / alpha**4

@@ -173,7 +173,7 @@ NAMES = {
 }
 KINDS, UNKNOWN = tuple(NAMES.values()), -8
 LOG_PI = 1.1447298858494002
-FAR_TAIL = 300.0  # deviations from the mean
+FAR_TAIL = 30.0  # deviations from the mean
 MANY_COUNTS = 1000.0
 TINY = 1e-320  # exceeds the error of numbers next to 0
 MOST_TERMS = 1e6  # of a sum over counts, on either side of its largest term
