@@ -183,7 +183,8 @@ class _Reader:
 
             self.declared.rows(child, parents, own.rows, own.default, line, line_of)
         elif own.rows or own.default is not None:
-            raise self.fail(f"{child!r} has a table beside rows or a default; expected one or the other", start)
+            message = f"{child!r} has a table beside rows or a default; expected one or the other"
+            raise self.fail(message, own.start)
         else:
             self.declared.table(child, parents, _in_order(own.table, [v.n_states for v in own.scope]), line)
 
