@@ -24,8 +24,9 @@ from certimap.core.posterior import BoxPosterior, Draws, Masses, Posterior, Prob
 from certimap.core.query import make_query
 from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
-from certimap.networks.orders import BITS, looks_too_wide, plan_elimination
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
+from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Probes, "certimap.networks.posterior:NetworkPosterior"})

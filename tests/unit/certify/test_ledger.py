@@ -557,9 +557,9 @@ class Rough(TablePosterior):
 
     log_slack = 1e-10
 
-    def __init__(self, *given):
-        super().__init__(*given)
-        self.facts = Facts.of(self.domain, log_evidence=0.0, log_slack=self.log_slack)
+    @property
+    def facts(self):
+        return Facts.of(self.domain, log_evidence=0.0, log_slack=self.log_slack)
 
 
 def test_bounds_move_by_the_rounding_error_of_the_posterior():
