@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from decimal import MIN_EMIN
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,13 @@ ALL_POINTS = 512
 N_BOXES, N_WIDE, N_COLUMNS = 6, 2, 40
 
 
+LOG_SMALLEST = math.log(10.0) * MIN_EMIN  # nats; smaller numbers are 0 in 60 digits
+
+
 def is_near(said: float, true: float, log_total: float) -> bool:
     """Whether a natural log is as accurate as stated; -inf is right for 0 alone."""
     if math.isinf(true) or math.isinf(said):
-        return said == true
+        return said == true or (true == -math.inf and said < LOG_SMALLEST)
     allowed = max(NATS, RELATIVE * abs(true), EVIDENCE_DIGITS * abs(log_total))
     return abs(said - true) <= allowed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, case_of, rows_of
-from certimap.core.control import BYTES_PER_ENTRY, Limits
+from certimap.core.control import BYTES_PER_ENTRY, Limits, TimeUp
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Guesses, Masses, Posterior, Probes, Regions, offers
 from certimap.core.query import Query
@@ -164,9 +164,16 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     for wanted in ANYTIME:
         for row in rows_of(model):
             is_slow = Masses in row.offers and Guesses not in wanted  # it sums over everything before any answer
-            if offers(row.offers, wanted) and not is_slow and row.estimate(case).fits:
+            if offers(row.offers, wanted) and not is_slow and _fits_soon(row, case):
                 return _telling(row.build(case), query)
     raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
+
+
+def _fits_soon(row: Row[Any], case: Case[Any]) -> bool:
+    try:
+        return row.estimate(case).fits
+    except TimeUp:  # a representation of less work may follow
+        return False
 
 
 def plan(

@@ -39,6 +39,7 @@ from certimap.networks.posterior import (
     SECONDS_PER_POINT_ENTRY,
     NetworkPosterior,
     TwoSidedNetworkPosterior,
+    log_largest_joint,
 )
 from certimap.networks.problem import Prepared, prepared_of, problem_of
 from certimap.networks.simplify import sum_out
@@ -112,13 +113,18 @@ def elimination(case: Case[Network]) -> Posterior:
 
 
 def relaxed_size(case: Case[Network]) -> Estimate:
-    try:
-        work = relaxed(case).point_work
-    except TimeUp:
-        return Estimate("no time for an order that sums nuisance variables out", math.inf, fits=False)
+    work = relaxed(case).point_work
     text = f"{work:.3g} table entries per point, where nuisance is summed out"
     seconds = POINT_SHARE * case.limits.control.seconds_left
     return Estimate(text, work, work <= min(MAX_POINT_WORK, seconds / SECONDS_PER_POINT_ENTRY))
+
+
+def _prepared_soon(case: Case[Network]) -> Prepared:
+    """Return what conditioning left of the network, not reduced if the time is up: no answer without it."""
+    try:
+        return _prepared(case)
+    except TimeUp:
+        return problem_of(case.model, case.query)
 
 
 def relaxed(case: Case[Network]) -> NetworkPosterior:
@@ -126,12 +132,8 @@ def relaxed(case: Case[Network]) -> NetworkPosterior:
     workers, control = limits.workers or default_workers(), limits.control
 
     def make() -> NetworkPosterior:
-        try:
-            prepared = _prepared(case)
-        except TimeUp:  # no answer without it
-            prepared = problem_of(case.model, case.query)
         return NetworkPosterior.of_network(
-            case.model, case.query, workers=workers, control=control, prepared=prepared
+            case.model, case.query, workers=workers, control=control, prepared=_prepared_soon(case)
         )
 
     return case.shared("relaxed", make)
@@ -186,8 +188,18 @@ def two_sided_size(case: Case[Network]) -> Estimate:
 
 
 def two_sided(case: Case[Network]) -> Posterior:
-    known = relaxed(case)
-    return TwoSidedNetworkPosterior(**{f.name: getattr(known, f.name) for f in fields(known)})
+    known, limits = relaxed(case), case.limits
+    if known.log_evidence is None or not case.query.log_weights.any():
+        return TwoSidedNetworkPosterior(**{f.name: getattr(known, f.name) for f in fields(known)})
+    # Without p(e): a lower side over p(e) would be read as the answer's probability.
+    return TwoSidedNetworkPosterior(
+        case.query.query_domain,
+        _prepared_soon(case),
+        None,
+        limits.workers or default_workers(),
+        limits.control,
+        log_ceiling=log_largest_joint(case.model, case.query),
+    )
 
 
 def _summed(case: Case[Network]) -> Prepared:

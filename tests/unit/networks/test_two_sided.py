@@ -8,6 +8,8 @@ import pytest
 import certimap as cm
 from certimap.ask.api import map_query
 from certimap.conversions import from_wide_networks
+from certimap.conversions.rows import Case
+from certimap.core.control import Limits
 from certimap.core.query import make_query
 from certimap.networks import posterior
 from certimap.networks.factor import Factor
@@ -112,3 +114,19 @@ def test_an_answer_between_two_sides_is_proved(seed, is_wide, monkeypatch):
         assert not cm.check(network, forged).accepted
     claim = {**proof.meta["claim"], "log_joint": result.log_joint}
     assert not cm.check(network, cm.Proof({**proof.meta, "claim": claim}, proof.arrays)).accepted
+
+
+@pytest.mark.parametrize("evidence", [{}, {"xray": "yes"}])
+def test_a_side_of_a_value_is_not_divided_by_the_evidence(examples, evidence, monkeypatch):
+    """Half of a value over p(e) would be read as the answer's probability."""
+    monkeypatch.setattr("certimap.networks.posterior.KNOWN_WORK", 1e6)
+    network = cm.read(examples / "asia.bif")
+    case = Case(network, make_query(network.domain, ["lung"], evidence), Limits())
+    assert from_wide_networks.relaxed(case).log_evidence is not None
+    posterior = from_wide_networks.two_sided(case)
+    assert (posterior.facts.log_evidence is None) == bool(evidence)
+    exact = cm.condition(network, ["lung"], evidence)
+    points = np.array([[0], [1]])
+    truth = exact.log_prob(points) + exact.facts.log_evidence
+    assert np.all(posterior.log_prob(points) <= truth + 1e-12)
+    assert np.max(posterior.log_prob(points) - truth) > -1.0
