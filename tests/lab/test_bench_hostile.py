@@ -54,12 +54,12 @@ def test_a_certificate_within_epsilon_is_demanded_where_logs_do_not_round_by_mor
     made = cm.map_query(build.build(), ["a"])
     without = replace(made.certificate, kind=CertificateKind.NONE, requested_epsilon=0.001)
 
-    def n_failures(gap: float, log_slack: float) -> int:
+    def n_failures(gap: float, log_slack: float, status: Status = Status.EXHAUSTED) -> int:
         report, allowed = CaseReport(0, "leaf"), -math.log1p(-0.001)
         stopped = replace(
             made,
             certificate=without,
-            status=Status.NODE_LIMIT,
+            status=status,
             top=None,
             log_upper_bound=math.log(0.7) + allowed + gap,
         )
@@ -68,3 +68,5 @@ def test_a_certificate_within_epsilon_is_demanded_where_logs_do_not_round_by_mor
 
     assert n_failures(-1e-6, 0.0) == n_failures(3e-12, 0.0) == n_failures(-9e-4, 1e-5) == 1
     assert n_failures(1e-6, 0.0) == n_failures(-1e-6, 0.001) == n_failures(3e-12, 1e-5) == 0
+    assert n_failures(3e-12, 0.0, Status.NODE_LIMIT) == 0
+    assert n_failures(-1e-6, 0.0, Status.NODE_LIMIT) == 1

@@ -157,10 +157,11 @@ def _check_stop(report: CaseReport, result: MapResult, log_slack: float, who: st
     if upper is None or found is None:
         upper, found = result.log_joint_upper_bound, result.log_joint
     if result.certificate.kind is CertificateKind.NONE and upper is not None and found is not None and allowed:
-        # A search that stops by itself a hair too early is at fault; heuristics and limits end where they end.
+        # A search that stops by itself a hair too early is at fault; heuristics, limits and draws end anywhere.
         # Where logs round by more than that, the ledger keeps that distance from epsilon, whatever a search does.
         hair, room = 1e-9 * max(1.0, abs(upper) / 1000.0), 4.0 * slack(upper, max(SLACK, log_slack))
-        nearly = hair if result.status is Status.EXHAUSTED and room < hair else -max(room, 1e-9)
+        is_search = result.status is Status.EXHAUSTED and not result.n_draws
+        nearly = hair if is_search and room < hair else -max(room, 1e-9)
         is_short = result.top is not None or not upper - found < allowed + nearly
         report.require(is_short, "certificate", f"{who}: no certificate for a gap of {upper - found!r} nats")
 

@@ -68,6 +68,8 @@ def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLAC
     `evaluated` and `compensation` are the sum of their probabilities as a compensated pair.
     """
     residual = (1.0 - evaluated) - compensation
+    if evaluated < 0.5:  # else the subtraction is exact
+        residual = math.nextafter(residual, 1.0)
     residual = max(residual, 0.0) + floor * min(max(evaluated, 0.0), 1.0)
     return min(math.log(residual), 0.0) if residual > 0.0 else -math.inf
 

@@ -68,6 +68,8 @@ def test_residual_mass_rounds_up_and_stays_below_one():
     assert math.exp(bounds.log_p_check(0.25)) == pytest.approx(0.75, rel=1e-11)
     assert bounds.log_p_check(0.25) >= math.log(0.75)
     assert bounds.log_p_check(1.0 + 1e-15) < math.log(1e-11)
+    for evaluated in (3.270718268278228e-14, 1e-16, 7.3e-10):
+        assert bounds.log_p_check(evaluated, floor=0.0) >= math.log1p(-evaluated)
 
 
 def test_the_residual_never_falls_below_what_the_sum_may_be_off_by():

@@ -254,19 +254,23 @@ class HybridBestFirst(Solver):
         return True
 
     def _is_maximised(self, state: HybridState, ledger: Ledger, order: EliminationPlan) -> bool:
-        """Report the maximum and its bound, in a wider unit where a fine one raised small entries too far."""
-        problem, bound = state.posterior.problem, math.inf
+        """Report the maximum and its bound, in a wider unit where a fine one raised small entries too far.
+
+        Returns False if both units raise entries too far, or if there is no time: a search goes on then.
+        """
+        problem = state.posterior.problem
         for reach in dict.fromkeys((narrow_reach(problem), WIDE_REACH)):
             fine = to_fine_integers(problem, most_added(problem, order), reach)
             found = self._maximum(state.context, order, problem, fine)
             if found is None:
-                return bound < math.inf
+                return False
             value = float(ledger.candidates(state.point(found.assignment())[None, :])[0])
             bound = above_nats(found.value, fine.unit)
             ledger.frontier(0.0, bound)
-            if bound <= value + len(problem.tables) * fine.unit + 4.0 * ledger.posterior.facts.log_slack:
-                break
-        return True
+            rounding = len(problem.tables) * fine.unit + 4.0 * ledger.posterior.facts.log_slack
+            if ledger.satisfied or bound <= value + rounding:
+                return True
+        return False
 
     def _maximum(
         self, context: Context, order: EliminationPlan, problem: Problem, fine: FineIntegers
