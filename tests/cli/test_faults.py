@@ -206,6 +206,7 @@ def test_memory_that_does_not_suffice_is_one_sentence(complete_graph):
     assert "memory" in line
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_leaves_an_answer_and_its_bounds(complete_graph):
     """The user allowed more than there is: what could not be conditioned is bounded, and the page says why."""
     arguments = ["solve", complete_graph, "-q", "0,1", "--solver", "set_elimination", "--max-memory", "200G"]

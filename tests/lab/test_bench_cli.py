@@ -196,6 +196,7 @@ def test_models_with_latent_variables(finished: tuple[Path, Path], tmp_path: Pat
     assert again["assignment"] == records["argmax_product", 0]["assignment"]
 
 
+@pytest.mark.slow
 def test_growth_is_measured_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- begin growth -->\n<!-- end growth -->\n")
