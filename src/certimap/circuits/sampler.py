@@ -72,7 +72,7 @@ class Sampler:
         running: Floats = np.cumsum(np.exp(log_mass - largest))
         last = int(np.flatnonzero(log_mass > -np.inf)[-1])
         targets: Floats = rng.random(n) * running[-1]
-        places: Ints = np.searchsorted(running, targets, side="right")  # pyright: ignore
+        places: Ints = np.searchsorted(running, targets, side="right")
         chosen = np.minimum(places, last)
         states, reals = self._outputs(n)
         rows = np.argsort(chosen, kind="stable")
