@@ -11,6 +11,7 @@ from certimap.core.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
 from certimap.networks import problem as problem_module
 from certimap.networks.conditional import PointEvaluator
+from certimap.networks.elimination_plan import plan
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.problem import (
     FLOOR,
@@ -24,7 +25,7 @@ from certimap.networks.problem import (
 )
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.simplify import simplify
-from certimap.networks.sum_elimination import sum_in_logs
+from certimap.networks.sum_elimination import sum_all, sum_in_logs
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,3 +166,13 @@ def test_messages_above_1_do_not_hide_an_underflow():
     problem = Problem(dict.fromkeys(range(301), 2), frozenset(), tuple(tables))
     total = sum_in_logs(problem)
     assert total.log_value == pytest.approx(-750.0 + math.log(2.0) + 300 * math.log(1.1), abs=1e-10)
+
+
+def test_messages_above_1_do_not_overflow():
+    """1,500 messages of 1.9 each multiply to 2^1389 in one state, and to zero in the other."""
+    leaves = range(1, 1501)
+    tables = [Table((0,), np.array([0.0, -9.0]))]
+    tables += [Table((0, v), np.log([[0.9, 1.0], [1e-3, 2e-3]])) for v in leaves]
+    problem = Problem(dict.fromkeys(range(1501), 2), frozenset(), tuple(tables))
+    assert sum_in_logs(problem).log_value == pytest.approx(1500 * math.log(1.9), rel=1e-12)
+    assert sum_all(problem, plan(problem)).log_value == pytest.approx(1500 * math.log(1.9), rel=1e-12)

@@ -126,15 +126,25 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
 
 @jit_part
 def scale(
-    values: Floats, start: int, stop: int, top: Floats, is_last: bool, low: Floats, logs: Floats, lost: Floats
+    values: Floats,
+    start: int,
+    stop: int,
+    top: Floats,
+    is_last: bool,
+    low: Floats,
+    high: Floats,
+    logs: Floats,
+    lost: Floats,
 ) -> None:
     """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`.
 
-    What is taken out is added to `logs`, and the rounding of that sum to `lost`.
+    What is taken out is added to `logs`, and the rounding of that sum to `lost`. `high` gets the log of the largest
+    entry, 0 where it is below 1.
     """
     n_rows = values.shape[1]
     strays = is_last
     for b in range(n_rows):
+        high[b] = np.log(max(top[b], 1.0))
         if not MESSAGE_LOW < top[b] < 1.0 / MESSAGE_LOW:
             strays = True
     if not strays:
@@ -144,6 +154,7 @@ def scale(
         total = logs[b] + taken
         lost[b] += error_of(logs[b], taken, total)
         logs[b] = total
+        high[b] = 0.0
         if top[b] > 0.0:
             low[b] -= taken
             top[b] = 1.0 / top[b]
@@ -153,21 +164,23 @@ def scale(
 
 
 @jit_part
-def smallest_product(a: SumArrays, r: int, n_local: int, local: Floats, low: Floats, out: Floats) -> None:
-    """Write the log of the least positive product of some of a region's inputs that a row may meet.
+def flag_rows(a: SumArrays, r: int, n_local: int, local: Floats, low: Floats, high: Floats, flags: Bytes) -> None:
+    """Flag the rows in which a product of some of a region's inputs might leave the range of doubles.
 
-    Of some: messages above 1 must not make up for a local table that has underflowed by then.
+    Of some: messages above 1 must not make up for a local table that has underflowed by then, nor small messages
+    for large ones whose product has overflowed. A local table is at most 1.
     """
-    n_rows = local.shape[1]
-    for b in range(n_rows):
-        least = np.inf
+    for b in range(local.shape[1]):
+        least, largest = np.inf, 0.0
         for e in range(n_local):
             value = local[e, b]
             least = min(least, value if value > 0.0 else np.inf)
-        out[b] = np.log(least)
-    for i in range(a.input_ptr[r] + 1, a.input_ptr[r + 1]):
-        for b in range(n_rows):
-            out[b] += min(low[a.children[i], b], 0.0)
+        least = np.log(least)
+        for i in range(a.input_ptr[r] + 1, a.input_ptr[r + 1]):
+            least += min(low[a.children[i], b], 0.0)
+            largest += high[a.children[i], b]
+        if least < PRODUCT_LOG or largest > -PRODUCT_LOG:
+            flags[b] = 1
 
 
 @jit()
@@ -179,15 +192,12 @@ def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: 
     at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
     position = np.zeros(64, np.int64)
     product, total, top, least = np.empty(n_rows), np.empty(n_rows), np.empty(n_rows), np.empty(n_rows)
-    low, lost = np.empty((len(a.own), n_rows)), np.zeros(n_rows)
+    low, high, lost = np.empty((len(a.own), n_rows)), np.empty((len(a.own), n_rows)), np.zeros(n_rows)
     out[:] = 0.0
     for r in range(len(a.own)):
         table_bases(a, r, points, bases)
         fill_local(a, r, bases, False, position, at, local)
-        smallest_product(a, r, a.local_ptr[r + 1] - a.local_ptr[r], local, low, least)
-        for b in range(n_rows):
-            if least[b] < PRODUCT_LOG:
-                flags[b] = 1
+        flag_rows(a, r, a.local_ptr[r + 1] - a.local_ptr[r], local, low, high, flags)
         first = a.input_ptr[r]
         n = a.input_ptr[r + 1] - first
         f = a.axis_ptr[r]
@@ -232,6 +242,7 @@ def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: 
             top,
             r == len(a.own) - 1,
             low[r],
+            high[r],
             out,
             lost,
         )
@@ -281,8 +292,9 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
                 summed = 0.0
                 for k in range(a.own[r]):
                     summed += np.exp((values[k] - top) + rests[k])
-                rest[j] = np.log(summed)
-            best = max(best, top)
+                message[j] = top + np.log(summed)
+                rest[j] = error_of(top, np.log(summed), message[j])
+            best = max(best, message[j])
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
         if best == -np.inf:
             return -np.inf
