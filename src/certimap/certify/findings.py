@@ -49,11 +49,12 @@ class Books:
     """Adds up the measure of closed boxes, and checks that open boxes cover the rest.
 
     `measure` is that of `measure_of`; "none" accepts everything. `log_total` is ln of the measure of closed and
-    open boxes together.
+    open boxes together. `log_slack` (nats) is the error of a logarithm of a mass: of boxes' and of the whole's.
     """
 
-    def __init__(self, measure: Measure, log_total: float = 0.0) -> None:
+    def __init__(self, measure: Measure, log_total: float = 0.0, log_slack: float = 0.0) -> None:
         self.measure: Measure = measure
+        self.balance = BALANCE + (2.0 * log_slack if measure == "mass" else 0.0)
         self.log_total = log_total
         self.log_closed = -math.inf
 
@@ -73,11 +74,11 @@ class Books:
             self.log_closed = float(np.logaddexp(self.log_closed, total))
 
     def check_open(self, log_open: float | None) -> None:
-        """Raise UnbalancedBooks unless open and closed measure make up the whole, within one part in 10^4."""
+        """Raise UnbalancedBooks unless open and closed measure make up the whole, within 1e-4 and rounding."""
         if self.measure == "none":
             return
         covered = self._covered(log_open)
-        if not abs(covered - 1.0) <= BALANCE:
+        if not abs(covered - 1.0) <= self.balance:
             raise self._refused(covered, "the boxes reported closed or open")
 
     @property
@@ -93,7 +94,7 @@ class Books:
             if self.measure != "mass":
                 raise UnbalancedBooks("draws from a part of the space need a posterior that knows masses of boxes")
             covered = self._covered(log_r)
-            if not covered >= 1.0 - BALANCE:
+            if not covered >= 1.0 - self.balance:
                 raise self._refused(covered, "the boxes drawn from and those reported closed")
 
     def check_room(self, log_unseen: float, left: float, n_seen: int, log_size: float) -> None:
@@ -187,7 +188,7 @@ class Findings:
         self.trusting = trusting
         self.recorder = recorder
         measure = measure_of(posterior)
-        self._books = Books(measure, log_whole(posterior, measure, boxes))
+        self._books = Books(measure, log_whole(posterior, measure, boxes), self._slack)
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
         self.log_open_mass: float | None = None

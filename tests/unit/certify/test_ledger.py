@@ -648,3 +648,11 @@ def test_a_prober_that_answers_nan_is_refused():
     for log_bound, each in ((np.array([math.nan]), row), (one, np.array([[0.0, math.nan]]))):
         with pytest.raises(cm.errors.SolverError, match=r"nan; a natural log is expected"):
             Answers(one, log_bound, row, each, one[None])
+
+
+def test_books_of_inexact_masses_balance_within_their_rounding():
+    books = Books("mass", log_slack=1e-3)
+    books.close(math.log(0.5))
+    books.check_open(math.log(0.4985))
+    with pytest.raises(cm.UnbalancedBooks, match=r"hold 0\.99"):
+        books.check_open(math.log(0.497))

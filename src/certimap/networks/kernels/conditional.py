@@ -138,8 +138,8 @@ def scale(
 ) -> None:
     """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`.
 
-    What is taken out is added to `logs`, and the rounding of that sum to `lost`. `high` gets the log of the largest
-    entry, 0 where it is below 1.
+    What is taken out is added to `logs`, and the rounding of that sum to `lost`. `high` gets the log of the
+    largest entry, 0 where that is below 1.
     """
     n_rows = values.shape[1]
     strays = is_last
