@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
 from certimap.ask.session import Session, askable, model_of
-from certimap.core.arguments import check_whole, flag_checked, is_dict
+from certimap.core.arguments import check_whole, flag_checked, is_dict, keywords_hinted
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Given = Evidence | pd.Series | None
 
 
+@keywords_hinted()
 def read(
     path: AnyPath, *, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
 ) -> Model:
@@ -281,6 +282,7 @@ def _answer_frame(
     return ResultList(answers, list(frame.index)[: len(answers)], interrupted=interrupted)
 
 
+@keywords_hinted()
 def condition(
     model: Any,
     variables: Sequence[str] | str | None = None,

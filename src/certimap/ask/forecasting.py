@@ -10,6 +10,7 @@ import numpy as np
 
 from certimap.certify.bounds import draws_between, min_entropy_bits
 from certimap.certify.draw_record import Lipschitz
+from certimap.core.arguments import check_number, keywords_hinted, seed_checked
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
@@ -104,6 +105,7 @@ class LipschitzEstimate:
         )
 
 
+@keywords_hinted()
 def forecast(
     posterior: Posterior,
     *,
@@ -150,10 +152,11 @@ def forecast(
     >>> cm.forecast(cm.condition(model)).assignment
     {'rain': 'no', 'wet': 'no'}
     """
-    if not (0.0 <= epsilon < 1.0 and 0.0 <= delta < 1.0):
-        raise QueryError(f"epsilon={epsilon!r} and delta={delta!r} are out of range; expected 0 <= value < 1")
-    if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise QueryError(f"a {type(posterior).__name__} is no posterior; cm.condition(model, ...) makes one")
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not 0.0 <= check_number(name, value, expected := "a number from 0 to below 1", QueryError) < 1.0:
+            raise QueryError(f"{name} is {value!r}; expected {expected}")
+    seed_checked(rng, QueryError)
+    _check_posterior(posterior)
     domain, facts = posterior.domain, posterior.facts
     points = np.concatenate(list(_first_look(posterior, np.random.default_rng(rng))))
     log_probs = posterior.log_prob(points)
@@ -192,6 +195,7 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
     whole ball. Raises QueryError for a real query variable, or an assignment that does not match the query
     variables.
     """
+    _check_posterior(posterior)
     domain = posterior.domain
     if not domain.is_discrete:
         raise QueryError("a Lipschitz constant is measured on categorical query variables; one is real")
@@ -207,6 +211,12 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
         int(np.sum(falls == np.inf)),
         int(np.sum(falls < -1e-9)),
     )
+
+
+def _check_posterior(given: Any) -> None:
+    """Raise QueryError unless a posterior is given."""
+    if not isinstance(given, Posterior):
+        raise QueryError(f"a {type(given).__name__} is no posterior; cm.condition(model, ...) makes one")
 
 
 def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Points]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from certimap.ask.batch import BatchRow, map_rows
 from certimap.ask.session import Session
+from certimap.core.arguments import shown
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -20,7 +21,7 @@ from certimap.errors import DataError
 from certimap.interop import as_model
 from certimap.learn import ChowLiuTree, HiddenChowLiuTree, LearnSPN
 from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
-from certimap.learn.table import encode, missing_in, read_table
+from certimap.learn.table import encode, missing_in, read_table, refuse_doubled
 from certimap.solvers.request import Request
 
 _NEEDS = "MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'"
@@ -182,7 +183,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         for name, least in (("max_levels", 1), ("bins", 2)):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise DataError(f"{name} is {value!r}; a whole number from {least} is expected")
+                raise DataError(f"{name} is {shown(value)}; a whole number from {least} is expected")
 
     def _given_model(self) -> Model | None:
         """Return the given model, or None."""
@@ -283,7 +284,12 @@ def _copy(table: Any) -> Any:
 
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:
     """Validate a table with scikit-learn; return it as an array."""
-    return _validation.validate_data(imputer, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+    if hasattr(X, "columns"):
+        refuse_doubled(list(X.columns))
+    try:
+        return _validation.validate_data(imputer, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+    except (TypeError, ValueError) as error:
+        raise DataError(" ".join(str(error).split())) from None
 
 
 def _columns(X: Any, array: Any) -> dict[str, Any]:

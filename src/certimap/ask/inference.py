@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.ask.conflict import SUMMED, with_conflict
 from certimap.ask.session import Session
-from certimap.core.arguments import check_whole, seed_checked
+from certimap.core.arguments import check_whole, flag_checked, keywords_hinted, seed_checked, shown
 from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes
 from certimap.core.control import Limits
@@ -24,10 +24,13 @@ from certimap.interop import as_model
 from certimap.solvers.registry import made
 from certimap.solvers.request import Budget, Request
 
+BYTES_PER_CELL = 16  # of a table of draws: positions, and labels
+
 if TYPE_CHECKING:
     from certimap.networks.sum_elimination import EvidenceBounds
 
 
+@keywords_hinted()
 def marginals(
     model: Any,
     variables: Sequence[str] | str | None = None,
@@ -127,6 +130,7 @@ def _joined(evidence: Any, virtual: Any) -> Any:
     return with_virtual_evidence(evidence, virtual)
 
 
+@keywords_hinted()
 def log_evidence(
     model: Any,
     evidence: Any = None,
@@ -195,6 +199,7 @@ def _log_mass(model: Any, query: Query) -> float | None:
         ) from None
 
 
+@keywords_hinted()
 def log_evidence_bounds(
     model: Any, evidence: Any = None, *, i_bound: int = 10, iterations: int = 30, time_limit: float | None = None
 ) -> EvidenceBounds:
@@ -273,6 +278,7 @@ def sample(
     as_frame: bool,
     **settings: Unpack[_Drawing],
 ) -> Any: ...
+@keywords_hinted()
 def sample(
     model: Any,
     n: int,
@@ -310,12 +316,16 @@ def sample(
     """
     n = check_whole("n", n, "a whole number of samples from 0", QueryError)
     seed_checked(rng)
+    flag_checked("as_frame", as_frame)
     model = as_model(model)
-    posterior = _summed(model, variables, evidence, _limits(workers, time_limit, max_memory))
+    limits = _limits(workers, time_limit, max_memory)
+    posterior = _summed(model, variables, evidence, limits)
     if not isinstance(posterior, Draws):
         raise QueryError(
             f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"
         )
+    width = len(posterior.domain)
+    limits.control.reserve(BYTES_PER_CELL * n * width, f"the table of n={shown(n)} rows of {width} variables")
     points = posterior.sample(n, np.random.default_rng(rng))
     from certimap.learn.table import decode
 

@@ -101,6 +101,8 @@ def read_within(path: str | os.PathLike[str], budget: CheckBudget) -> Proof:
                 budget.need(2.0 * PIECE * len(pieces), "the file")
     except OSError as error:
         raise ParseError(f"cannot be read ({error.strerror})", path) from None
+    except ValueError as error:  # a NUL in the name
+        raise ParseError(f"cannot be read ({error})", path) from None
     return _parsed(b"".join(pieces), os.fspath(path), budget)
 
 

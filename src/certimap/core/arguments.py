@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
 from certimap.errors import CertimapError, SolverError, did_you_mean
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 # Keywords of `map_query` beside the model, the query and the settings of a named solver.
 _WORDS = """
 epsilon delta solver rng time_limit max_samples max_nodes max_memory warm_start upper_bound top_k tolerance
@@ -26,10 +31,13 @@ def check_number(name: str, value: Any, expected: str, error: type[CertimapError
 
     Raises `error` for any other value, in a sentence that names the setting and what is `expected`.
     """
-    value = plain_scalar(value)
-    if isinstance(value, Real | int) and type(value) is not bool and not math.isnan(value):
-        return value  # pyright: ignore[reportReturnType]
-    raise error(f"{name} is {value!r}; expected {expected}")
+    number = plain_scalar(value)
+    try:
+        if isinstance(number, Real | int) and type(number) is not bool and not math.isnan(number):
+            return number if isinstance(number, int) else float(number)
+    except OverflowError:
+        raise error(f"{name} is a number beyond floats; expected {expected}") from None
+    raise error(f"{name} is {shown(value)}; expected {expected}")
 
 
 def check_whole(
@@ -41,14 +49,20 @@ def check_whole(
     """
     number = check_number(name, value, expected, error)
     if not number >= low or math.isinf(number) or number != int(number):
-        raise error(f"{name} is {value!r}; expected {expected}")
+        raise error(f"{name} is {shown(value)}; expected {expected}")
     return int(number)
 
 
-def flag_checked(name: str, value: Any) -> None:
-    """Raise SolverError unless a setting is True or False; a path given as one would be ignored."""
+def shown(value: Any) -> str:
+    """Return a value as it is written in Python, on one line of at most 100 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def flag_checked(name: str, value: Any, error: type[CertimapError] = SolverError) -> None:
+    """Raise an error unless a setting is True or False; a path given as one would be ignored."""
     if not isinstance(value, bool | np.bool_):
-        raise SolverError(f"{name} is {value!r}; expected True or False")
+        raise error(f"{name} is {shown(value)}; expected True or False")
 
 
 def seed_checked(rng: Any, error: type[CertimapError] = SolverError) -> None:
@@ -56,7 +70,7 @@ def seed_checked(rng: Any, error: type[CertimapError] = SolverError) -> None:
     if rng is None or isinstance(rng, np.random.Generator):
         return
     if isinstance(rng, bool) or not isinstance(rng, Integral) or rng < 0:
-        raise error(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
+        raise error(f"rng is {shown(rng)}; expected a seed (an integer not below 0), a numpy Generator or None")
 
 
 def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:
@@ -64,6 +78,35 @@ def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:
     if word in _ELSEWHERE:
         return f"; did you mean {_ELSEWHERE[word]!r}?"
     return did_you_mean(word, (*own, *KEYWORDS))
+
+
+def keywords_hinted(
+    error: type[CertimapError] = SolverError, settings: str | None = None
+) -> Callable[[_Function], _Function]:
+    """Make a function name the nearest keyword, in `error`, where one that it does not know is given.
+
+    `settings`: the class in the function's module whose parameters are keywords too.
+    """
+
+    def hinted(function: _Function) -> _Function:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as reason:
+                found = _UNKNOWN.search(str(reason))
+                if found is None or found[1] not in kwargs:
+                    raise
+                known = list(inspect.signature(function).parameters)
+                if settings is not None:
+                    known += inspect.signature(function.__globals__[settings]).parameters
+                meant = f"; did you mean {_ELSEWHERE[found[1]]!r}?" if _ELSEWHERE.get(found[1]) in known else ""
+                hint = meant or did_you_mean(found[1], known)
+            raise error(f"{function.__name__} takes no {found[1]!r}{hint}")
+
+        return cast("_Function", call)
+
+    return hinted
 
 
 Record = dict[str, Any]  # an object of a JSON file

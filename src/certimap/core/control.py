@@ -261,7 +261,7 @@ def shown_bytes(n_bytes: float) -> str:
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if n_bytes >= size:
             return f"{n_bytes / size:.3g} {unit}"
-    return f"{n_bytes:.0f} bytes"
+    return f"{float(n_bytes):.0f} bytes"
 
 
 # Peak memory of a conversion, measured on grids of two and three states, rounded up.

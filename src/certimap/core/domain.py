@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.arguments import is_missing
+from certimap.core.arguments import is_missing, shown
 from certimap.core.arrays import Array, Ints
 from certimap.errors import ModelError, QueryError, did_you_mean
 
@@ -97,7 +97,9 @@ class Categorical:
         try:
             return self._positions[label]
         except (KeyError, TypeError):
-            raise QueryError(f"{label!r} is no state of variable {self.name!r}; {self._meant(label)}") from None
+            raise QueryError(
+                f"{shown(label)} is no state of variable {self.name!r}; {self._meant(label)}"
+            ) from None
 
     def parse(self, text: str) -> Label:
         """Return the label that a `text` from a shell or a file names.

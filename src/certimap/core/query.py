@@ -144,7 +144,7 @@ def names_of(variables: Any, what: str = "the query", error: type[CertimapError]
     """
     if isinstance(variables, str):
         return [variables]
-    if is_iterable(variables):
+    if is_iterable(variables) and getattr(variables, "ndim", 1):  # an array of no dimension has no entries
         return list(variables)
     raise error(f"{what} is {variables!r}; expected a name, or a list of names, of variables")
 
@@ -172,6 +172,8 @@ def items_of(evidence: Any) -> Iterable[tuple[Any, Any]]:
         return ()
     if is_mapping(evidence):
         return evidence.items()
+    if hasattr(evidence, "columns"):
+        raise QueryError(f"a {type(evidence).__name__} was given as evidence; only map_query takes rows")
     if hasattr(evidence, "items") and hasattr(evidence, "index"):
         refuse_doubled(list(evidence.index), "the evidence has two values")
         return evidence.items()

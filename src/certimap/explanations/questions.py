@@ -21,12 +21,12 @@ import numpy as np
 from certimap.ask.api import condition
 from certimap.ask.inference import log_evidence, marginals
 from certimap.ask.session import Session
-from certimap.core.arguments import Record
+from certimap.core.arguments import Record, check_whole, keywords_hinted, shown
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
-from certimap.core.query import Evidence, make_query
+from certimap.core.query import Evidence, Query, items_of, make_query
 from certimap.core.result import CertificateKind, MapResult, Status, json_ready
 from certimap.core.summary import aligned
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
@@ -336,6 +336,7 @@ def _log_joint(network: BayesianNetwork, evidence: Evidence, assignment: Mapping
         return -math.inf
 
 
+@keywords_hinted()
 def explain(
     model: Any,
     variables: Sequence[str] | str | None = None,
@@ -393,11 +394,12 @@ def explain(
     if isinstance(model, Posterior):
         raise QueryError(f"a {type(model).__name__} is a posterior, whose evidence is fixed; expected a model")
     source = as_model(model)
-    if n_entries < 0:
-        raise QueryError(f"n_entries={n_entries}; expected 0 or more")
-    given = dict(evidence or {})
+    n_entries = check_whole("n_entries", n_entries, "a whole number from 0", QueryError)
+    given = dict(items_of(evidence))
     query = make_query(source.domain, variables, given, hidden=source.hidden)
     names = [source.domain.names[int(i)] for i in query.variables]
+    if answer is not None:
+        _check_answer(answer, query, names)
     request = Request.of(epsilon=0.0, delta=0.0, time_limit=time_limit, workers=workers)
     ask = Asking(source, names, request, seed_of(rng))
     is_real = not query.query_domain.is_discrete  # the next best point of a density lies beside the best
@@ -425,6 +427,17 @@ def explain(
     kept = [s for s in changed if s.changes]
     gone = None if asked_for is None or asked_for.assignment == answer.assignment else asked_for.assignment
     return Explanation(answer, lead, removed, kept, free, found, gone)
+
+
+def _check_answer(answer: MapResult, query: Query, names: list[str]) -> None:
+    """Raise QueryError unless `answer` is one to the query."""
+    if not isinstance(answer, MapResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise QueryError(f"the answer is {shown(answer)}; expected a result of map_query")
+    own = sorted(answer.assignment)
+    if own != sorted(names):
+        raise QueryError(f"the answer is to a query of {shown(own)}, and the query is of {shown(names)}")
+    if answer.origin is not None and make_query(query.domain, names, answer.origin.ask()[1]).key != query.key:
+        raise QueryError("the answer is to a query with other evidence; leave answer out to find it anew")
 
 
 def _is_exact(result: MapResult) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.arguments import is_sequence, plain_scalar
+from certimap.core.arguments import is_sequence, plain_scalar, shown
 from certimap.core.arrays import Floats
 from certimap.core.model import Model
 from certimap.errors import MissingDependency, ModelError, QueryError
@@ -192,13 +192,13 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
 def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
     if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
         raise QueryError(
-            f"virtual evidence holds {table!r}; expected a table of pgmpy over one variable, and {OUR_WAY}"
+            f"virtual evidence holds {shown(table)}; expected a table of pgmpy over one variable, and {OUR_WAY}"
         )
     variables = list(table.variables)
     if len(variables) != 1:
-        shown = ", ".join(str(v) for v in variables)
+        told = ", ".join(str(v) for v in variables)
         raise QueryError(
-            f"a table of virtual evidence is over several variables ({shown}); expected one each (an observed "
+            f"a table of virtual evidence is over several variables ({told}); expected one each (an observed "
             "child of them all, added to the network, says the same)"
         )
     labels = labels_of(table.state_names[variables[0]])

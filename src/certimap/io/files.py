@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import errno
 import gzip
 import io
 import json
@@ -15,6 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from certimap.core.arguments import shown
 from certimap.errors import ModelError, ParseError, WriteError, did_you_mean
 
 AnyPath = str | PathLike[str]
@@ -103,21 +105,23 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
             "'utf-16-le'",
             path,
         )
+    if not isinstance(encoding, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParseError(f"encoding is {shown(encoding)}; expected a name {_ENCODINGS}", path)
     chosen = encoding or marked or "utf-8"
     if chosen.lower().replace("_", "-") in ("utf-8", "utf8"):
         chosen = "utf-8-sig"
     try:
         return data.decode(chosen)
-    except LookupError:
-        raise ParseError(f"{encoding!r} is no text encoding; expected a name {_ENCODINGS}", path) from None
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         name = "UTF-8" if chosen == "utf-8-sig" else chosen
-        shown = f"has the byte {data[start]:#04x} that is not {name}" if data[start:] else f"is not {name}"
+        flaw = f"has the byte {data[start]:#04x} that is not {name}" if data[start:] else f"is not {name}"
         line = data[:start].count(b"\n") + 1
         raise ParseError(
-            f"{shown}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}", path, line
+            f"{flaw}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}", path, line
         ) from None
+    except (LookupError, ValueError):  # a ValueError for a NUL in the name
+        raise ParseError(f"{encoding!r} is no text encoding; expected a name {_ENCODINGS}", path) from None
 
 
 def parsed_json(path: AnyPath, encoding: str | None = None) -> Any:
@@ -154,8 +158,10 @@ def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
         part.replace(target)
     except OSError as error:  # give the target's name, not none or the temporary file's
         raise cannot_write(path, error) from None
+    except ValueError as error:  # a NUL in the name
+        raise cannot_write(path, OSError(errno.EINVAL, str(error))) from None
     finally:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             part.unlink(missing_ok=True)
 
 

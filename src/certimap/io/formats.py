@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
+from certimap.core.arguments import shown
 from certimap.core.named import Named, is_one_of
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import TABLES, AnyPath, suffix_of
@@ -117,14 +118,16 @@ def format_of(
     """
     if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ModelError(f"a {type(path).__name__} was given; expected the path of a {what} file")
+    if not isinstance(format, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParseError(f"format is {shown(format)}; expected the name of a {what} format or None", path)
     name = (suffix_of(path) if format is None else format).lower().removeprefix(".")
     found = table.get(name)
     if found is None:
         if name in TABLES and what == "model":
             raise ParseError("holds a table, and no model; cm.learn.hclt(data) learns a model from its rows", path)
-        shown = f".{name}" if name else "a name without a suffix"
+        told = f".{name}" if name else "a name without a suffix"
         raise ParseError(
-            f"{shown!r} names no {what} format; expected {suffixes(table, ', ')}, each with "
+            f"{told!r} names no {what} format; expected {suffixes(table, ', ')}, each with "
             f".gz{did_you_mean(name, table)}",
             path,
         )

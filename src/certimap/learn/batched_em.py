@@ -55,6 +55,7 @@ class BatchLearner(DensityEstimator):
         check_count("max_steps", self.max_steps, 0)
         check_count("patience", self.patience, 1)
         check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
+        check_count("workers", 1 if self.workers is None else self.workers, 1)
 
 
 class RowPasses(ABC, Generic[P, C]):

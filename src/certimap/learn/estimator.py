@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 import numpy as np
 
 from certimap.circuits.leaves.kind import LEAST_LOG
-from certimap.core.arguments import seed_checked
+from certimap.core.arguments import check_number, flag_checked, seed_checked, shown
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
@@ -142,8 +144,10 @@ class DensityEstimator:
         self, table: Any, valid: Any, domain: Domain | None, integers: Integers = "chosen"
     ) -> tuple[DataTable, DataTable | None]:
         """Start the time limit; return the rows and the given validation rows, and set `domain_`."""
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise DataError(f"time_limit is {self.time_limit!r}; expected a positive number of seconds or None")
+        if self.time_limit is not None:
+            check_positive("time_limit", self.time_limit, "a finite number of seconds above 0, or None")
+        if self.progress is not None:
+            flag_checked("progress", self.progress, DataError)
         self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
         also = [] if valid is None else [valid]
         rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers=integers)
@@ -228,7 +232,20 @@ def is_late(deadline: float | None) -> bool:
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise DataError unless a setting is an integer of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
+        raise DataError(f"{name} is {shown(value)}; expected an integer of at least {least}")
+
+
+def check_positive(name: str, value: Any, expected: str = "a positive number") -> None:
+    """Raise DataError unless a setting is a finite number above 0."""
+    if not 0 < check_real(name, value, expected) < math.inf:
+        raise DataError(f"{name} is {value!r}; expected {expected}")
+
+
+def check_real(name: str, value: Any, expected: str) -> float:
+    """Return a setting that NumPy takes as a real number; raise DataError for any other."""
+    if isinstance(value, Fraction):
+        raise DataError(f"{name} is {value!r}; expected {expected}")
+    return check_number(name, value, expected, DataError)
 
 
 def single_threaded_blas() -> AbstractContextManager[Any]:

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
+from certimap.errors import DataError
 from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
 from certimap.learn.table import missing_in, refuse_categorical
@@ -268,6 +270,7 @@ class _Settings(LearnerSettings, total=False):
     tolerance: float
 
 
+@keywords_hinted(DataError, "FullMixture")
 def gaussian_mixture(
     data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> GaussianMixture:

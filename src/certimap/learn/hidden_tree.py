@@ -11,6 +11,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -18,7 +19,14 @@ from certimap.core.logs import log_sum
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, BatchLearner
-from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_threaded_blas, split_rows
+from certimap.learn.estimator import (
+    LearnerSettings,
+    Seed,
+    check_count,
+    check_positive,
+    single_threaded_blas,
+    split_rows,
+)
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
 from certimap.learn.leaf_choice import densest, families_of
@@ -93,8 +101,8 @@ class HiddenChowLiuTree(BatchLearner):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         check_count("n_states", self.n_states, 1)
         self._check_schedule()
-        if self.smoothing is not None and not self.smoothing > 0:
-            raise DataError(f"smoothing is {self.smoothing!r}; expected a positive number, or None")
+        if self.smoothing is not None:
+            check_positive("smoothing", self.smoothing, "a positive number, or None")
         rows, held_out = self._read(table, valid, domain)
         bars = Bars.of(rows)
         rng = np.random.default_rng(self.seed_)
@@ -253,6 +261,7 @@ class _Settings(LearnerSettings, total=False):
     workers: int | None
 
 
+@keywords_hinted(DataError, "HiddenChowLiuTree")
 def hclt(
     data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> HiddenChowLiuModel | Circuit:

@@ -11,7 +11,7 @@ import numpy as np
 from certimap.core.arrays import Floats, Floats32
 from certimap.errors import DataError
 from certimap.learn.clusters import mix, row_clusters
-from certimap.learn.estimator import DensityEstimator, check_count
+from certimap.learn.estimator import DensityEstimator, check_count, check_positive
 
 HELD_OUT = 0.2
 M = TypeVar("M")
@@ -50,8 +50,7 @@ class MixtureEstimator(DensityEstimator):
         for name, k in [*counts, ("n_starts", self.n_starts), ("max_steps", self.max_steps)]:
             check_count(name, k, 1)
         for s in smoothings:
-            if not (isinstance(s, int | float | np.number) and 0 < s < np.inf):
-                raise DataError(f"smoothing is {s!r}; expected a positive number, or several of them")
+            check_positive("smoothing", s, "a positive number, or several of them")
         if not components or not smoothings:
             raise DataError("n_components or smoothing is empty; at least one value is needed")
         return components, smoothings

@@ -11,10 +11,12 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
+from certimap.errors import DataError
 from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
@@ -291,6 +293,7 @@ class _Settings(LearnerSettings, total=False):
     tolerance: float
 
 
+@keywords_hinted(DataError, "ProductMixture")
 def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a mixture of products of leaves, missing cells allowed; see `ProductMixture`.
 

@@ -10,13 +10,21 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arguments import keywords_hinted, shown
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.clusters import row_clusters
-from certimap.learn.estimator import LearnerSettings, Seed, check_count, single_threaded_blas, split_rows
+from certimap.learn.estimator import (
+    LearnerSettings,
+    Seed,
+    check_count,
+    check_positive,
+    single_threaded_blas,
+    split_rows,
+)
 from certimap.learn.region_passes import RegionGraph, RegionPasses, Tables, pixel_of, region_graph_of
 from certimap.learn.table import DataTable
 from certimap.learn.tree import one_hot
@@ -76,9 +84,7 @@ class RegionGraphCircuit(BatchLearner):
         check_count("n_nodes", self.n_nodes, 1)
         check_count("step", 1 if self.step is None else self.step, 1)
         self._check_schedule()
-        smoothing: Any = self.smoothing
-        if not (isinstance(smoothing, int | float | np.number) and 0 < smoothing < math.inf):
-            raise DataError(f"smoothing is {smoothing!r}; expected a positive number")
+        check_positive("smoothing", self.smoothing)
         rows, held_out = self._read(table, valid, domain, "labels")
         height, width = _shape_of(self.shape, len(rows.domain))
         bars = Bars.of(rows)
@@ -220,7 +226,7 @@ def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
         sides = []
     whole = all(isinstance(s, int | np.integer) and s >= 1 for s in sides)
     if len(sides) != 2 or not whole or sides[0] * sides[1] != n_columns:
-        raise DataError(f"shape is {shape!r}; expected height and width of a picture of {n_columns} pixels")
+        raise DataError(f"shape is {shown(shape)}; expected height and width of a picture of {n_columns} pixels")
     return int(sides[0]), int(sides[1])
 
 
@@ -233,6 +239,7 @@ class _Settings(LearnerSettings, total=False):
     workers: int | None
 
 
+@keywords_hinted(DataError, "RegionGraphCircuit")
 def region_graph(
     data: Any,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,11 +12,19 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.family import LeafFamily
+from certimap.core.arguments import keywords_hinted
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError
 from certimap.learn.clusters import Clusterer, check_clusters
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, single_threaded_blas, split_rows
+from certimap.learn.estimator import (
+    DensityEstimator,
+    LearnerSettings,
+    Seed,
+    check_real,
+    single_threaded_blas,
+    split_rows,
+)
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.structure import Sketch, StructureLearner, StructureSettings
 from certimap.learn.table import DataTable
@@ -199,11 +208,12 @@ def _several(
     name: str, value: T | Sequence[T], accepts: Callable[[float], bool] | None = None, accepted: str = ""
 ) -> list[T]:
     """Return the values of a setting as a list, each checked."""
-    values = list(value) if isinstance(value, Iterable) else [value]
-    for one in values:
-        number: Any = one
-        if accepts is not None and not (isinstance(number, int | float | np.number) and accepts(one)):
-            raise DataError(f"{name} is {one!r}; expected {accepted}, or several of them")
+    values: list[Any] = list(value) if isinstance(value, Iterable) and getattr(value, "ndim", 1) else [value]
+    for one in values if accepts is not None else []:
+        assert accepts is not None
+        number = check_real(name, one, expected := f"{accepted}, or several of them")
+        if not (math.isfinite(number) and accepts(number)):
+            raise DataError(f"{name} is {one!r}; expected {expected}")
     if not values:
         raise DataError(f"{name} is empty; at least one value is needed")
     return values
@@ -218,6 +228,7 @@ class _Settings(LearnerSettings, total=False):
     leaves: Mapping[str, str | Sequence[str]] | None
 
 
+@keywords_hinted(DataError, "LearnSPN")
 def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
     """Learn a sum-product network; see `LearnSPN`.
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from certimap.core.arguments import is_mapping, is_missing, is_path
+from certimap.core.arguments import is_mapping, is_missing, is_path, shown
 from certimap.core.arrays import Array, Flags, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
@@ -34,6 +34,7 @@ from certimap.errors import DataError, MissingDependency
 Kind = Literal["categorical", "real", "count"]
 Whole = Literal["whole", "count"]
 Integers = Literal["labels", "numbers", "chosen"]
+LARGEST = 1e150  # of a real column: squares and their sums stay floats
 MAX_WHOLE_LEVELS = 20
 MISSING = -1
 _BINARY: tuple[Label, ...] = (0, 1)
@@ -102,8 +103,13 @@ def read_table(
     Raises DataError for an empty table, a column of an unusable type or without values, or a column or label that
     the domain lacks.
     """
+    for more in also:
+        if not any(len(c.values) for c in columns_of(more)):
+            raise DataError("the table of validation rows is empty; leave it out, or give at least one row")
     if domain is not None:
         return encode(data, domain)
+    if not isinstance(kinds, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"kinds is {shown(kinds)}; expected a mapping from column names to kinds, or None")
     columns = columns_of(data)
     if not columns or not len(columns[0].values):
         shape = (len(columns[0].values) if columns else 0, len(columns))
@@ -131,6 +137,8 @@ def encode(data: Any, domain: Domain) -> DataTable:
     Frames and mappings are matched by column name (further columns are ignored), arrays by position.
     Raises DataError for a missing column, a wrong number of columns, or a value that is not a state.
     """
+    if not isinstance(domain, Domain):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"domain is {shown(domain)}; expected a certimap.Domain, or None")
     columns = columns_of(data)
     if has_names(data):
         by_name = {c.name: c for c in columns}
@@ -197,8 +205,12 @@ def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Var
     if kind == "real" or (kind is None and any(_is_real(c) for c in everything)):
         if not numeric or column.categories is not None:
             raise DataError(f"column {column.name!r} holds labels and cannot become a real variable")
-        if not np.all(np.isfinite(column.present.astype(np.float64))):
-            raise DataError(f"column {column.name!r} holds an infinite value; expected finite numbers")
+        numbers = [column, *(other for other in others if other.values.dtype.kind in "biuf")]
+        size = max(float(np.abs(c.present.astype(np.float64)).max(initial=0.0)) for c in numbers)
+        if not size <= LARGEST:
+            raise DataError(
+                f"column {column.name!r} holds a number of size {size:g}; expected at most {LARGEST:g}"
+            )
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
     for pair in (_LOGICAL, _BINARY):
@@ -337,7 +349,7 @@ def has_names(data: Any) -> bool:
 
 def columns_of(data: Any) -> list[Column]:
     if is_mapping(data):
-        _refuse_doubled(list(data))
+        refuse_doubled(list(data))
         columns = [_column(str(name), values) for name, values in data.items()]
     elif has_names(data):
         columns = _frame_columns(data)
@@ -356,11 +368,11 @@ def _frame_columns(data: Any) -> list[Column]:
         names: list[Any] = list(data.column_names)
     else:
         return _frame_columns(_interchanged(data))
-    _refuse_doubled(names)
+    refuse_doubled(names)
     return [_column(str(name), data[name]) for name in names]
 
 
-def _refuse_doubled(names: list[Any]) -> None:
+def refuse_doubled(names: list[Any]) -> None:
     """Reject names that are equal as text: one column would hide another."""
     texts = [str(name) for name in names]
     if len(set(texts)) != len(texts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
-from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, check_real
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
@@ -178,6 +180,7 @@ class _Settings(LearnerSettings, total=False):
     smoothing: float
 
 
+@keywords_hinted(DataError, "ChowLiuTree")
 def chow_liu(
     data: Any,
     *,
@@ -226,8 +229,8 @@ def indicator_leaves(builder: CircuitBuilder) -> list[list[int]]:
 
 def check_smoothing(smoothing: float) -> None:
     """Raise DataError unless `smoothing` is a nonnegative number."""
-    if not smoothing >= 0:
-        raise DataError(f"smoothing is {smoothing!r}; expected a nonnegative number")
+    if not 0 <= check_real("smoothing", smoothing, expected := "a finite number from 0") < math.inf:
+        raise DataError(f"smoothing is {smoothing!r}; expected {expected}")
 
 
 def _rows(table: Floats) -> Floats:

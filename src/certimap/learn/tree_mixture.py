@@ -8,10 +8,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
+from certimap.errors import DataError
 from certimap.learn.bars import Bars
 from certimap.learn.estimator import (
     DensityEstimator,
@@ -127,6 +129,7 @@ class _Settings(LearnerSettings, total=False):
     smoothing: float
 
 
+@keywords_hinted(DataError, "ChowLiuMixture")
 def clt_mixture(
     data: Any, *, n_components: int = 8, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> Circuit:

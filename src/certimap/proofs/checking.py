@@ -8,7 +8,7 @@ from typing import Any
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.file import read_within
 from certimap.checker.models import BYTES, SECONDS, CheckBudget, Rejected
-from certimap.core.arguments import check_number, is_path
+from certimap.core.arguments import check_number, is_path, keywords_hinted
 from certimap.core.result import MapResult
 from certimap.errors import ParseError, QueryError
 from certimap.interop import as_model
@@ -17,6 +17,7 @@ from certimap.io.formats import FORMATS
 from certimap.io.native import exported
 
 
+@keywords_hinted()
 def check(
     model: Any,
     proof: Proof | MapResult | str | os.PathLike[str],
@@ -59,8 +60,9 @@ def check(
     expected = "seconds above 0, or None for no limit"
     if time_limit is not None and check_number("time_limit", time_limit, expected, QueryError) <= 0.0:
         raise QueryError(f"time_limit is {time_limit}; expected {expected}")
-    if max_memory is not None and not max_memory > 0:
-        raise QueryError(f"max_memory is {max_memory}; expected bytes above 0, or None for no limit")
+    expected = "bytes above 0, or None for no limit"
+    if max_memory is not None and check_number("max_memory", max_memory, expected, QueryError) <= 0:
+        raise QueryError(f"max_memory is {max_memory}; expected {expected}")
     budget = CheckBudget.starting_now(time_limit, max_memory)
     try:
         found = _proof_of(proof, budget)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
-from certimap.core.arguments import meant_keyword
+from certimap.core.arguments import meant_keyword, shown
 from certimap.core.domain import Domain
 from certimap.core.named import at
 from certimap.core.posterior import (
@@ -178,7 +178,7 @@ def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solv
     if isinstance(solver, str) and solver != "auto":
         return make(solver, **options or {})
     if not isinstance(solver, str | Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
+        raise SolverError(f"{shown(solver)} is no solver; expected one of {', '.join(names())} or a solver object")
     if options:
         key, is_auto = next(iter(options)), isinstance(solver, str)
         where = "solver 'auto' has no setting" if is_auto else "a solver object takes no further setting"

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from certimap.certify.checks import check_settings
 from certimap.certify.external import ExternalBound
-from certimap.core.arguments import check_number, check_whole
+from certimap.core.arguments import check_number, check_whole, shown
 from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
@@ -104,7 +104,7 @@ class Request:
         if max_edges is not None:
             max_edges = check_whole("max_edges", max_edges, "a whole number not below 0, or None for no limit")
         if device is not None and not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SolverError(f"device is {device!r}; expected 'cpu', 'cuda', 'cuda:N' or None")
+            raise SolverError(f"device is {shown(device)}; expected 'cpu', 'cuda', 'cuda:N' or None")
         default = cls()
         return cls(
             solver=made(given.get("solver", "auto"), given.get("options")),

@@ -294,7 +294,7 @@ class BucketTreePosterior:
         a = self.region_tree.arrays
         by_box = np.argsort(choice, kind="stable")
         starts = np.flatnonzero(np.diff(choice[by_box], prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        for start, stop in zip(starts, np.append(starts[1:], n), strict=len(starts) > 0):
             rows = by_box[start:stop]
             mask = np.ascontiguousarray(boxes.mask[choice[rows[0]]])
             log_mass, work = wide_up(self.region_tree, mask, is_bound=False)

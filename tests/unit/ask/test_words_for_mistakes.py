@@ -1,5 +1,6 @@
 """What users get wrong at the doors, and the one sentence that says so."""
 
+import contextlib
 import inspect
 
 import numpy as np
@@ -233,3 +234,127 @@ def test_limits_and_tables_of_the_other_functions(asia):
             learn("rows.csv")
     with pytest.raises(cm.QueryError, match=r"a BayesianNetwork is no posterior; cm\.condition"):
         cm.forecast(asia)
+
+
+class _Thing:
+    pass
+
+
+ODD = [True, -1, 1.5, float("nan"), float("inf"), 10**400, -(10**400), "1", "", b"x", [1], {"a": 1}, _Thing()]
+ODD += [
+    np.array("lung"),
+    np.array([1, 2]),
+    np.bool_(True),
+    pd.NA,
+    pd.Series([1, 2]),
+    pd.DataFrame({"xray": ["yes"] * 3}),
+]
+PLACES = {
+    "marginals": (("variables", "evidence", "workers", "virtual_evidence", "time_limit", "max_memory"), {}),
+    "sample": (("n", "variables", "evidence", "rng", "as_frame", "time_limit", "max_memory"), {"n": 2}),
+    "log_evidence": (("evidence", "workers", "virtual_evidence", "time_limit"), {}),
+    "log_evidence_bounds": (("evidence", "i_bound", "time_limit"), {}),
+    "log_likelihood": (("rows",), {}),
+    "explain": (("variables", "evidence", "n_entries", "rng", "answer"), {"variables": ["lung"], "n_entries": 0}),
+    "condition": (("variables", "evidence", "max_edges", "workers", "device", "solver"), {}),
+    "check": (("proof", "time_limit", "max_memory"), {"proof": None}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [(name, place) for name, (all_of, _) in PLACES.items() for place in all_of]
+)
+def test_odd_values_at_every_place_end_in_a_sentence(asia, name, place):
+    for value in ODD:
+        with contextlib.suppress(cm.CertimapError):
+            getattr(cm, name)(asia, **{**PLACES[name][1], place: value})
+    for value in (ODD[-1], ODD[-2]):
+        if place not in ("rows", "variables"):
+            with pytest.raises(cm.CertimapError) as caught:
+                getattr(cm, name)(asia, **{**PLACES[name][1], place: value})
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["epsilon", "delta", "rng"])
+def test_odd_values_of_a_forecast(asia, place):
+    posterior = cm.condition(asia, ["lung"])
+    for value in [*ODD, None]:
+        with contextlib.suppress(cm.CertimapError):
+            cm.forecast(posterior, **{place: value})
+    with pytest.raises(cm.QueryError, match="is no posterior"):
+        cm.estimate_lipschitz(asia, {})
+
+
+@pytest.mark.parametrize("name", ["chow_liu", "clt_mixture", "learnspn", "mixture", "hclt", "region_graph"])
+@pytest.mark.parametrize("place", ["smoothing", "domain", "kinds", "time_limit", "progress", "valid"])
+def test_odd_values_of_learners(name, place):
+    learn, frame = getattr(cm.learn, name), FRAME.astype("int64")
+    for value in [*ODD, FRAME.iloc[:0]]:
+        if type(value) in (int, float, str, _Thing, bytes) or place == "valid":
+            with contextlib.suppress(cm.CertimapError):
+                learn(frame, **{place: value})
+    for value in ("x", _Thing()):
+        with pytest.raises(DataError):
+            learn(frame, **{place: value})
+    with pytest.raises(DataError, match=f"takes no {place + 's'!r}; did you mean '{place}'"):
+        learn(frame, **{place + "s": 1})
+
+
+def test_numbers_whose_squares_overflow_are_not_learned():
+    with pytest.raises(DataError, match=r"column 'a' holds a number of size 3e\+201; expected at most 1e\+150"):
+        cm.learn.mixture({"a": np.arange(31) * 1e200, "b": [0, 1] * 15 + [1]})
+
+
+def test_keywords_of_the_other_functions(asia):
+    posterior = cm.condition(asia, ["lung"])
+    for ask, keyword, meant in (
+        (cm.marginals, "timelimit", "time_limit"),
+        (lambda m, **more: cm.sample(m, 2, **more), "seed", "rng"),
+        (cm.log_evidence, "evidnce", "evidence"),
+        (cm.log_evidence_bounds, "ibound", "i_bound"),
+        (lambda m, **more: cm.forecast(posterior, **more), "eps", "epsilon"),
+        (cm.condition, "maxedges", "max_edges"),
+        (cm.explain, "random_state", "rng"),
+        (lambda m, **more: cm.check(m, None, **more), "timeout", "time_limit"),
+        (lambda m, **more: cm.read(ASIA, **more), "formt", "format"),
+    ):
+        with pytest.raises(cm.SolverError, match=f"takes no '{keyword}'; did you mean '{meant}'"):
+            ask(asia, **{keyword: 1})
+
+
+def test_an_answer_to_another_query_is_not_explained(asia):
+    other = cm.map_query(asia, ["bronc"], {"xray": "yes"})
+    with pytest.raises(cm.QueryError, match=r"is to a query of \['bronc'\], and the query is of \['lung'\]"):
+        cm.explain(asia, ["lung"], {"xray": "yes"}, answer=other)
+    for evidence in ({"xray": "no"}, {}, {"xray": "yes", "smoke": "no"}):
+        with pytest.raises(cm.QueryError, match="with other evidence"):
+            cm.explain(asia, ["bronc"], evidence, answer=other)
+    assert cm.explain(asia, ["bronc"], pd.Series({"xray": "yes"}), answer=other).superseded is None
+
+
+def test_no_draws_and_too_many(asia):
+    assert {len(column) for column in cm.sample(asia, 0).values()} == {0}
+    with pytest.raises(cm.TooLarge, match="the table of n=1000000000000 rows of 8 variables would take"):
+        cm.sample(asia, 10**12)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "a"], [0, 1, 0]])
+def test_doubled_columns_of_tables_to_fill(names):
+    pytest.importorskip("sklearn")
+    frame = pd.DataFrame([[0, 1, 0], [1, 0, None], [1, 1, 1]], columns=names)
+    for fill in (cm.MapImputer("chow_liu").fit, cm.MapImputer("chow_liu").fit_transform):
+        with pytest.raises(DataError, match=f"two columns named {names[0]!r}"):
+            fill(frame)
+
+
+def test_names_with_nul_and_odd_formats(asia, tmp_path):
+    for call in (
+        lambda: cm.io.write(asia, tmp_path / "a\0b.bif"),
+        lambda: cm.check(asia, "a\0b"),
+        lambda: cm.read("a\0b.bif"),
+    ):
+        with pytest.raises(CertimapError, match="embedded null"):
+            call()
+    for settings in ({"format": 5}, {"format": b"bif"}, {"encoding": 5}, {"encoding": "\0"}):
+        with pytest.raises(ParseError, match="expected"):
+            cm.read(ASIA, **settings)
