@@ -189,3 +189,15 @@ class Solver(ABC):
         object
             The next state, which may be the same object.
         """
+
+
+class WholeSpaceSolver(Solver):
+    """The base of solvers that search the whole space only: they define `start` in place of `init`."""
+
+    def init(self, posterior: Any, control: Control, rng: np.random.Generator, boxes: Boxes | None = None) -> Any:
+        self.refuse_boxes(boxes)
+        return self.start(posterior, control, rng)
+
+    @abstractmethod
+    def start(self, posterior: Any, control: Control, rng: np.random.Generator) -> Any:
+        """Return the first state; arguments as for `init`."""

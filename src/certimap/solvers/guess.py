@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Guesses, Posterior
-from certimap.solvers.base import Family, Solver
+from certimap.solvers.base import Family, WholeSpaceSolver
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class OneStepState:
     done: bool = False
 
 
-class Heuristic(Solver):
+class Heuristic(WholeSpaceSolver):
     """The base of solvers that propose points without proof."""
 
     family: ClassVar[Family] = "heuristic"
@@ -43,10 +43,7 @@ class LabelHeuristic(Heuristic):
 class OneStep(Heuristic):
     """The base of heuristics that end after one step."""
 
-    def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> OneStepState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OneStepState:
         return OneStepState(posterior)
 
 

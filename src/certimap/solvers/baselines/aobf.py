@@ -11,7 +11,6 @@ import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Ints
-from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import RELAXATION, Effort
@@ -147,13 +146,13 @@ class AndOrGraph:
 
     def solutions(self) -> dict[tuple[int, bytes], Solved]:
         """Return what is proved of each subproblem, as a depth-first search keeps it."""
-        return {key: _as_solved(node) for key, node in self.nodes.items() if node.branches is not None}
-
-
-def _as_solved(node: Node) -> Solved:
-    if node.is_solved and node.lower > -math.inf:
-        return Solved(node.lower, node.upper, tuple(_states_below(node)))
-    return Solved(-math.inf, node.upper, ())
+        found: dict[tuple[int, bytes], Solved] = {}
+        for key, node in self.nodes.items():
+            if node.branches is not None:
+                is_known = node.is_solved and node.lower > -math.inf
+                states = tuple(_states_below(node)) if is_known else ()
+                found[key] = Solved(node.lower if is_known else -math.inf, node.upper, states)
+        return found
 
 
 def _states_below(node: Node) -> Iterable[tuple[int, int]]:
@@ -169,20 +168,12 @@ LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
 
 
 @dataclass(eq=False)
-class BestFirstState:
-    """The graph; `depth_first` takes over where it outgrows its memory.
+class BestFirstState(AndOrState):
+    """The graph, None once it has outgrown its memory; `stride` and `until_dive` time whole dives, if any are made."""
 
-    `stride` and `until_dive` time whole dives, where the solver makes any.
-    """
-
-    posterior: NetworkPosterior
-    control: Control
     graph: AndOrGraph | None = None
-    depth_first: AndOrState | None = None
-    n_nodes: int = 0
     stride: int = 1
     until_dive: int = 0
-    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,30 +200,22 @@ class AndOrBestFirst(AndOrSolver):
 
     name: ClassVar[str] = "aobf"
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> BestFirstState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> BestFirstState:
         return BestFirstState(posterior, control)
 
     def effort(self, state: BestFirstState) -> Effort:
-        deep = state.depth_first
-        if deep is not None:
-            return Effort(deep.n_nodes, 300 * len(deep.cache), deep.n_nodes)
-        held = 0 if state.graph is None else state.graph.n_bytes
+        held = 300 * len(state.cache) if state.graph is None else state.graph.n_bytes
         return Effort(state.n_nodes, held, state.n_nodes)
 
     def step(self, state: BestFirstState, ledger: Ledger) -> BestFirstState:
         """Open the space, or expand a few hundred nodes."""
-        if state.graph is None and state.depth_first is None:
-            state.graph = AndOrGraph(self.open_space(state.posterior, ledger))
-        if state.depth_first is not None:
-            assert state.depth_first.space is not None
-            advance(state.depth_first, state.depth_first.space, ledger)
-            state.done = state.depth_first.done
-            return state
+        if state.space is None:
+            state.space = self.open_space(state.posterior, ledger)
+            state.graph = AndOrGraph(state.space)
         graph = state.graph
-        assert graph is not None
+        if graph is None:
+            advance(state, state.space, ledger)
+            return state
         left = state.control.nodes_left(state.n_nodes)
         end = state.n_nodes + (STEP_NODES if left is None else min(STEP_NODES, left))
         while state.n_nodes < end and not state.control.should_stop:
@@ -246,9 +229,7 @@ class AndOrBestFirst(AndOrSolver):
         ledger.upper_bound(max(graph.upper + graph.space.log_slack, ledger.best_log_prob), RELAXATION)
         state.done = graph.is_solved or graph.upper <= ledger.best_log_prob or graph.upper == -math.inf
         if not state.done and graph.n_bytes > SHARE_OF_MEMORY * state.control.memory_limit:
-            state.depth_first = AndOrState(state.posterior, state.control, graph.space, cache=graph.solutions())
-            state.depth_first.n_nodes = state.n_nodes
-            state.graph = None
+            state.cache, state.graph = graph.solutions(), None
         return state
 
     def grow(self, graph: AndOrGraph, state: BestFirstState, n_nodes: int) -> None:

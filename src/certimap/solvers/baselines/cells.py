@@ -20,7 +20,7 @@ from certimap.core.posterior import Capability, Facts, Posterior
 from certimap.core.rounding import ULP
 from certimap.core.search_boxes import Layout
 from certimap.errors import MissingDependency, SolverError
-from certimap.solvers.base import Effort, Family, Judging, Solver
+from certimap.solvers.base import Effort, Family, Judging, Solver, WholeSpaceSolver
 from certimap.solvers.registry import make, resolve
 
 TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells extend to the domain's ends
@@ -262,7 +262,7 @@ class CellState:
 
 
 @dataclass(frozen=True)
-class Cells(Solver):
+class Cells(WholeSpaceSolver):
     """Partition the real query variables into cells, and find the most probable cell.
 
     The exact masses of the cells make a distribution over finitely many states (categorical query variables keep
@@ -345,10 +345,7 @@ class Cells(Solver):
             return posterior.decode(int(point[0]))
         return posterior.domain.decode(point)
 
-    def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> CellState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> CellState:
         inner = resolve(self.by, posterior)
         return CellState(inner, inner.init(posterior, control, rng))
 

@@ -179,10 +179,7 @@ class HybridBeliefPropagation(Heuristic):
             return None
         return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
-    def init(
-        self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> PropagationState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> PropagationState:
         return PropagationState(posterior.propagation(self.damping))
 
     def step(self, state: PropagationState, ledger: Ledger) -> PropagationState:

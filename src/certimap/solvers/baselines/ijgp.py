@@ -11,7 +11,6 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats
 from certimap.core.axes import spread
-from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum
@@ -131,10 +130,7 @@ class JoinGraphPropagation(Heuristic):
     def __post_init__(self) -> None:
         check_settings(self.i_bound, self.iterations)
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> JoinGraphState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> JoinGraphState:
         problem = posterior.problem
         regions = split(
             problem, nuisance_first(problem, control=control), limit(problem.sizes, i_bound=self.i_bound)

@@ -238,10 +238,7 @@ class Itself(Heuristic):
     def effort(self, state: ItselfState) -> Effort:
         return Effort(work=state.n_trained + state.n_refined)
 
-    def init(
-        self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> ItselfState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> ItselfState:
         case = TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
         own_rng = np.random.default_rng(self.train_seed)
         hidden = self.hidden or published_sizes(self._n_variables(posterior))

@@ -77,10 +77,7 @@ class HillClimb(LabelHeuristic):
     def effort(self, state: ClimbState) -> Effort:
         return Effort(work=state.n_steps)
 
-    def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> ClimbState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> ClimbState:
         nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
         return ClimbState(posterior, rng, nothing, self.restarts)
 
@@ -151,10 +148,7 @@ class AnnealedGibbs(LabelHeuristic):
     def effort(self, state: ChainState) -> Effort:
         return Effort(work=state.n_sweeps)
 
-    def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> ChainState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> ChainState:
         return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
 
     def step(self, state: ChainState, ledger: Ledger) -> ChainState:

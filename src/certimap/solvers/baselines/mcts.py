@@ -72,10 +72,7 @@ class TreeSearch(LabelHeuristic):
     def effort(self, state: MctsState) -> Effort:
         return Effort(n_nodes=state.n_simulations)
 
-    def init(
-        self, posterior: Masses, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> MctsState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Masses, control: Control, rng: np.random.Generator) -> MctsState:
         return MctsState(posterior)
 
     def step(self, state: MctsState, ledger: Ledger) -> MctsState:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.probing import prober_of
 from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort, Family, WholeSpaceSolver
 from certimap.solvers.box_search.open_boxes import grown
 
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
@@ -194,7 +194,7 @@ class OptimisticState:
 
 
 @dataclass(frozen=True)
-class Optimistic(Solver):
+class Optimistic(WholeSpaceSolver):
     """The base of DOO, SOO and HOO: a partition into cells, refined where the method chooses.
 
     The density is evaluated at the centre of each cell. If the posterior bounds boxes, the largest bound of an
@@ -224,10 +224,7 @@ class Optimistic(Solver):
             )
         return None
 
-    def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> OptimisticState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
         return OptimisticState(CellTree(posterior, self._bits, control), control, rng)
 
     @property

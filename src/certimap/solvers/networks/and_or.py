@@ -11,7 +11,6 @@ import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
-from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
@@ -22,7 +21,7 @@ from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.base import RELAXATION, Effort, Family, Solver
+from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
 TEMPERATURES = (0.1, 0.01)
 MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
@@ -263,7 +262,7 @@ def check_settings(i_bound: int, iterations: int) -> None:
 
 
 @dataclass(frozen=True)
-class AndOrSolver(Solver):
+class AndOrSolver(WholeSpaceSolver):
     """A search of the AND/OR space of a query, bounded by mini-buckets.
 
     `i_bound`, `iterations`: of the mini-bucket relaxation, see `wmb`.
@@ -468,10 +467,7 @@ class AndOrBranchAndBound(AndOrSolver):
 
     name: ClassVar[str] = "aobb"
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> AndOrState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> AndOrState:
         return AndOrState(posterior, control, step_nodes=self.step_nodes)
 
     def effort(self, state: AndOrState) -> Effort:

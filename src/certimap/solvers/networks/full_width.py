@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
-from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
-from certimap.solvers.base import RELAXATION, Effort, Family, Solver
+from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
 Mask = NDArray[np.bool_]
 PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
@@ -163,7 +162,7 @@ class FullWidthState:
 
 
 @dataclass(frozen=True)
-class FullWidth(Solver):
+class FullWidth(WholeSpaceSolver):
     """Search the query's boxes best first, each bounded by one elimination without splitting a variable.
 
     Sums and maxima are taken in an order that keeps tables small, with queried variables delayed as far as a given
@@ -184,10 +183,7 @@ class FullWidth(Solver):
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> FullWidthState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> FullWidthState:
         return FullWidthState(posterior, control)
 
     def effort(self, state: FullWidthState) -> Effort:

@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
-from certimap.solvers.base import Family, Solver
+from certimap.solvers.base import Family, WholeSpaceSolver
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
@@ -41,7 +40,7 @@ class ProcessState:
 
 
 @dataclass(frozen=True)
-class Toulbar2(Solver):
+class Toulbar2(WholeSpaceSolver):
     """Hand an MPE query to toulbar2 (`pip install 'certimap[toulbar2]'`), in a process with its own limits.
 
     Costs are the negative logs, scaled to integers so that a relative difference of 1e-9 survives, zeros above
@@ -77,10 +76,7 @@ class Toulbar2(Solver):
             )
         return None
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> ProcessState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> ProcessState:
         return ProcessState(posterior, control)
 
     def step(self, state: ProcessState, ledger: Ledger) -> ProcessState:

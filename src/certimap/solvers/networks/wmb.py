@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.box import Boxes
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
@@ -18,7 +17,7 @@ from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.base import RELAXATION, Effort, Family, Solver
+from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
 TEMPERATURES = (0.1, 0.1, 0.01, 0.001)  # of the quarters of the iterations
 # variables in a message, and log2 of the entries of a table, where time does not suffice for the tree before
@@ -40,7 +39,7 @@ class MiniBucketState:
 
 
 @dataclass(frozen=True)
-class WeightedMiniBuckets(Solver):
+class WeightedMiniBuckets(WholeSpaceSolver):
     """Eliminate along a nuisance-first order, splitting buckets of more than `i_bound` + 1 variables.
 
     Copies of nuisance variables get weights that add up to 1 (Hoelder's inequality), copies of query variables are
@@ -91,10 +90,7 @@ class WeightedMiniBuckets(Solver):
             "query; use solver='auto' or 'wmb', or raise max_memory"
         )
 
-    def init(
-        self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> MiniBucketState:
-        self.refuse_boxes(boxes)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> MiniBucketState:
         return MiniBucketState(posterior, PassClock(control), self._tree(posterior, 0, control))
 
     def _tree(self, posterior: NetworkPosterior, n_less: int, control: Control) -> SplitTree:
