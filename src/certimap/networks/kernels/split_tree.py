@@ -46,6 +46,12 @@ class TreeArrays(NamedTuple):
     # parent, has_query: the parent (-1 for roots), and 1 where the region or one below eliminates a queried copy
     parent: Ints
     has_query: Bytes
+    tables: Floats  # in nats, each scaled to a largest entry of 0
+    hidden: Ints  # for every input the number of states of the hidden variables in a child's separator, else 1
+    # copies, copy_ptr, root: regions by variable and root; the root above each region
+    copies: Ints
+    copy_ptr: Ints
+    root: Ints
 
 
 class Scratch(NamedTuple):
@@ -66,11 +72,11 @@ class Scratch(NamedTuple):
 
 
 @jit_part
-def begin(t: TreeArrays, r: int, start: Ints, s: Scratch) -> int:
+def begin(t: TreeArrays, r: int, s: Scratch) -> int:
     """Put every input of a region at its first alive entry; return the number of inputs."""
     n = 1 + t.n_tables[r] + t.n_children[r]
     for i in range(n):
-        s.at[i] = start[t.start_ptr[r] + i]
+        s.at[i] = t.start[t.start_ptr[r] + i]
     first = t.axis_ptr[r]
     for a in range(t.axis_ptr[r + 1] - first):
         s.position[a] = 0
@@ -107,7 +113,7 @@ def advance(t: TreeArrays, r: int, n: int, low: int, high: int, own_at: int, s: 
 
 
 @jit_part
-def own_values(t: TreeArrays, r: int, n: int, tables: Floats, shifts: Floats, s: Scratch) -> float:
+def own_values(t: TreeArrays, r: int, n: int, shifts: Floats, s: Scratch) -> float:
     """Write the values of the own variable's alive states at the present entry; return the largest."""
     v = t.own[r]
     p = t.state_ptr[v]
@@ -119,7 +125,7 @@ def own_values(t: TreeArrays, r: int, n: int, tables: Floats, shifts: Floats, s:
         state = s.alive[p + k]
         value = shifts[t.shift_ptr[r] + state]
         for i in range(1, 1 + n_tables):
-            value += tables[s.at[i] + (state - base) * t.strides[q + i]]
+            value += t.tables[s.at[i] + (state - base) * t.strides[q + i]]
         for i in range(1 + n_tables, n):
             value += s.message[s.at[i] + (state - base) * t.strides[q + i]]
         s.values[k] = value
@@ -128,14 +134,14 @@ def own_values(t: TreeArrays, r: int, n: int, tables: Floats, shifts: Floats, s:
 
 
 @jit_part
-def send(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, weight: float, s: Scratch) -> None:
+def send(t: TreeArrays, r: int, shifts: Floats, weight: float, s: Scratch) -> None:
     """Eliminate a region's own copy: power sum of the given weight (0 for the maximum)."""
-    n = begin(t, r, start, s)
+    n = begin(t, r, s)
     last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
     n_own = s.n_alive[t.own[r]]
     best = -np.inf
     while True:
-        top = own_values(t, r, n, tables, shifts, s)
+        top = own_values(t, r, n, shifts, s)
         if weight > 0.0 and top > -np.inf:
             total = 0.0
             for k in range(n_own):
@@ -154,17 +160,15 @@ def send(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, wei
             s.message[j] -= best
 
 
-@jit_part
-def upward(
-    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
-) -> float:
+@jit()
+def upward(t: TreeArrays, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int) -> float:
     """Send the messages of regions first to last - 1, those before sent already; return the sum of their scales.
 
     That of all regions is the log of the root messages' product. Fills `offset` and `below`, its sums by subtree.
     """
     total, lost = 0.0, 0.0
     for r in range(first, last):
-        send(t, r, start, tables, shifts, weights[r], s)
+        send(t, r, shifts, weights[r], s)
         value = s.offset[r]
         if value == -np.inf:
             return -np.inf
@@ -178,8 +182,8 @@ def upward(
     return total + lost
 
 
-@jit_part
-def rounding_error(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
+@jit()
+def rounding(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
     """Bound the rounding error (nats) of the last upward pass at its largest entries.
 
     Tables and messages are at most 0, so no partial sum of an entry that ends at `offset` is further from 0 than
@@ -200,24 +204,8 @@ def rounding_error(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
 
 
 @jit()
-def rounding(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
-    """See `rounding_error`."""
-    return rounding_error(t, shifts, s)
-
-
-@jit()
-def evaluate(
-    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
-) -> float:
-    """Return what some regions add to the log of the relaxed maximum (all states in `alive`); see `upward`."""
-    return upward(t, start, tables, shifts, weights, s, first, last)
-
-
-@jit()
 def gradient(
     t: TreeArrays,
-    start: Ints,
-    tables: Floats,
     shifts: Floats,
     weights: Floats,
     s: Scratch,
@@ -235,7 +223,7 @@ def gradient(
     for r in range(last_region - 1, first - 1, -1):
         if t.parent[r] < 0:
             s.outside[t.message_ptr[r]] = 1.0
-        n = begin(t, r, start, s)
+        n = begin(t, r, s)
         last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
         q = t.stride_ptr[r] + last * n
         v = t.own[r]
@@ -245,7 +233,7 @@ def gradient(
         while True:
             mass = s.outside[s.at[0]]
             if mass > 0.0:
-                own_values(t, r, n, tables, shifts, s)
+                own_values(t, r, n, shifts, s)
                 total = s.message[s.at[0]] + s.offset[r]
                 for k in range(s.n_alive[v]):
                     log_share = (s.values[k] - total) / w
@@ -262,9 +250,9 @@ def gradient(
         to_weights[r] = entropy
 
 
-@jit_part
-def set_alive(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
-    """List the alive states of every variable; False when one has none."""
+@jit()
+def restrict_to(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
+    """Let later passes visit the states of a mask only; False when a variable has none."""
     for v in range(len(t.n_states)):
         p = t.state_ptr[v]
         count = 0
@@ -278,18 +266,10 @@ def set_alive(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
     return True
 
 
-@jit()
-def restrict_to(t: TreeArrays, mask: Bytes, s: Scratch) -> bool:
-    """Let later passes visit the states of a mask only; False when a variable has none."""
-    return set_alive(t, mask, s)
-
-
 @jit_part
-def down_maximal(
-    t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, s: Scratch, own: Floats
-) -> None:
+def down_maximal(t: TreeArrays, r: int, shifts: Floats, s: Scratch, own: Floats) -> None:
     """Pass down a region of queried variables: what lies outside each child, and the own states' bounds."""
-    n = begin(t, r, start, s)
+    n = begin(t, r, s)
     last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
     q = t.stride_ptr[r] + last * n
     v = t.own[r]
@@ -297,7 +277,7 @@ def down_maximal(
     while True:
         outer = s.outside[s.at[0]]
         if outer > -np.inf:
-            own_values(t, r, n, tables, shifts, s)
+            own_values(t, r, n, shifts, s)
             for k in range(s.n_alive[v]):
                 value = s.values[k] + outer
                 if value == -np.inf:
@@ -312,16 +292,14 @@ def down_maximal(
 
 
 @jit_part
-def down_mixed(
-    t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, hidden: Ints, s: Scratch, own: Floats
-) -> None:
+def down_mixed(t: TreeArrays, r: int, shifts: Floats, s: Scratch, own: Floats) -> None:
     """Pass down a region with hidden variables: these are summed, within the maximum over the queried ones.
 
-    `hidden[i]` is the number of configurations of the hidden variables in child i's separator; its separator lists
+    `t.hidden` has the number of configurations of the hidden variables in a child's separator; the separator lists
     queried variables first, so that these configurations are neighbours.
     """
-    n = begin(t, r, start, s)
-    v = t.own[r]
+    n = begin(t, r, s)
+    v, first = t.own[r], t.start_ptr[r]
     n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
     is_query = t.is_query[v] == 1
     own_at = t.n_query_axes[r] if is_query else n_axes - 1
@@ -330,17 +308,17 @@ def down_mixed(
     while True:
         room = 0
         for i in range(1 + n_tables, n):
-            for j in range(room, room + hidden[i]):
+            for j in range(room, room + t.hidden[first + i]):
                 s.block_top[j] = -np.inf
                 s.block_sum[j] = 0.0
-            room += hidden[i]
+            room += t.hidden[first + i]
         top, total = -np.inf, 0.0
         while True:
             value = s.outside[s.at[0]]
             if value > -np.inf:
                 value += shifts[t.shift_ptr[r] + s.alive[t.state_ptr[v] + s.position[n_axes - 1]]]
                 for i in range(1, 1 + n_tables):
-                    value += tables[s.at[i]]
+                    value += t.tables[s.at[i]]
                 for i in range(1 + n_tables, n):
                     value += s.message[s.at[i]]
             if value > -np.inf:
@@ -352,24 +330,24 @@ def down_mixed(
                 room = 0
                 for i in range(1 + n_tables, n):
                     rest = value - s.message[s.at[i]]
-                    j = room + (s.at[i] - start[t.start_ptr[r] + i]) % hidden[i]
+                    j = room + (s.at[i] - t.start[first + i]) % t.hidden[first + i]
                     if rest > s.block_top[j]:
                         s.block_sum[j] = s.block_sum[j] * np.exp(s.block_top[j] - rest) + 1.0
                         s.block_top[j] = rest
                     else:
                         s.block_sum[j] += np.exp(rest - s.block_top[j])
-                    room += hidden[i]
+                    room += t.hidden[first + i]
             if not advance(t, r, n, n_query, n_axes, own_at, s):
                 break
         room = 0
         for i in range(1 + n_tables, n):
-            place = s.at[i] - start[t.start_ptr[r] + i]
-            block = start[t.start_ptr[r] + i] + place - place % hidden[i]
-            for j in range(hidden[i]):
+            place = s.at[i] - t.start[first + i]
+            block = t.start[first + i] + place - place % t.hidden[first + i]
+            for j in range(t.hidden[first + i]):
                 if s.block_sum[room + j] > 0.0:
                     rest = s.block_top[room + j] + np.log(s.block_sum[room + j])
                     s.outside[block + j] = max(s.outside[block + j], rest)
-            room += hidden[i]
+            room += t.hidden[first + i]
         if is_query and total > 0.0:
             k = s.position[n_axes - 1]
             own[k] = max(own[k], top + np.log(total))
@@ -377,18 +355,8 @@ def down_mixed(
             break
 
 
-@jit_part
-def downward(
-    t: TreeArrays,
-    start: Ints,
-    tables: Floats,
-    shifts: Floats,
-    hidden: Ints,
-    s: Scratch,
-    each: Floats,
-    first_region: int,
-    last_region: int,
-) -> None:
+@jit()
+def downward(t: TreeArrays, shifts: Floats, s: Scratch, each: Floats, first_region: int, last_region: int) -> None:
     """Write for every queried copy and state a bound on its own tree with that copy held there, after `upward`.
 
     Of regions last_region - 1 down to first_region, those above done already; the rest of `each` stays as it is.
@@ -411,9 +379,9 @@ def downward(
         own[: s.n_alive[v]] = -np.inf
         n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
         if t.is_query[v] == 1 and t.n_query_axes[r] == n_axes - 1:
-            down_maximal(t, r, start, tables, shifts, s, own)
+            down_maximal(t, r, shifts, s, own)
         else:
-            down_mixed(t, r, start, tables, shifts, hidden[first:], s, own)
+            down_mixed(t, r, shifts, s, own)
         if t.is_query[v] == 1:
             for k in range(s.n_alive[v]):
                 each[t.shift_ptr[r] + s.alive[t.state_ptr[v] + k]] = own[k] + s.outside_offset[r] + below
@@ -428,14 +396,12 @@ def downward(
             s.outside_offset[c] = s.outside_offset[r] + below - s.below[c] + top
 
 
-@jit_part
-def combine_copies(
-    t: TreeArrays, copies: Ints, copy_ptr: Ints, root: Ints, total: float, each: Floats, s: Scratch, out: Floats
-) -> None:
+@jit()
+def combine(t: TreeArrays, total: float, each: Floats, s: Scratch, out: Floats) -> None:
     """Write a bound for every queried variable and alive state from those of its copies.
 
     Copies in different trees lower the bound by the sum of what they cost their trees, copies in one tree by the
-    largest of their costs. `copies` lists regions by variable and then by root.
+    largest of their costs.
     """
     for v in range(len(t.n_states)):
         if t.is_query[v] == 0:
@@ -445,50 +411,20 @@ def combine_copies(
             state = s.alive[p + k]
             bound = total
             cost = 0.0
-            for i in range(copy_ptr[v], copy_ptr[v + 1]):
-                r = copies[i]
-                cost = max(cost, s.below[root[r]] - each[t.shift_ptr[r] + state])
-                if i + 1 == copy_ptr[v + 1] or root[copies[i + 1]] != root[r]:
+            for i in range(t.copy_ptr[v], t.copy_ptr[v + 1]):
+                r = t.copies[i]
+                cost = max(cost, s.below[t.root[r]] - each[t.shift_ptr[r] + state])
+                if i + 1 == t.copy_ptr[v + 1] or t.root[t.copies[i + 1]] != t.root[r]:
                     bound -= cost
                     cost = 0.0
             out[p + state] = bound
 
 
 @jit()
-def descend(
-    t: TreeArrays,
-    start: Ints,
-    tables: Floats,
-    shifts: Floats,
-    hidden: Ints,
-    s: Scratch,
-    each: Floats,
-    first: int,
-    last: int,
-) -> None:
-    """See `downward`."""
-    downward(t, start, tables, shifts, hidden, s, each, first, last)
-
-
-@jit()
-def combine(
-    t: TreeArrays, copies: Ints, copy_ptr: Ints, root: Ints, total: float, each: Floats, s: Scratch, out: Floats
-) -> None:
-    """See `combine_copies`."""
-    combine_copies(t, copies, copy_ptr, root, total, each, s, out)
-
-
-@jit()
 def probe(
     t: TreeArrays,
-    start: Ints,
-    tables: Floats,
     shifts: Floats,
     weights: Floats,
-    hidden: Ints,
-    copies: Ints,
-    copy_ptr: Ints,
-    root: Ints,
     mask: Bytes,
     s: Scratch,
     by_copy: Floats,
@@ -499,31 +435,20 @@ def probe(
     for b in range(len(mask)):
         out_each[b, :] = -np.inf
         out_bound[b] = -np.inf
-        if not set_alive(t, mask[b], s):
+        if not restrict_to(t, mask[b], s):
             continue
-        total = upward(t, start, tables, shifts, weights, s, 0, len(t.own))
+        total = upward(t, shifts, weights, s, 0, len(t.own))
         if total == -np.inf:
             continue
-        slack = rounding_error(t, shifts, s)
+        slack = rounding(t, shifts, s)
         out_bound[b] = total + slack
         by_copy[:] = -np.inf
-        downward(t, start, tables, shifts, hidden, s, by_copy, 0, len(t.own))
-        combine_copies(t, copies, copy_ptr, root, total + 4.0 * slack, by_copy, s, out_each[b])
+        downward(t, shifts, s, by_copy, 0, len(t.own))
+        combine(t, total + 4.0 * slack, by_copy, s, out_each[b])
 
 
 @jit()
-def decode(
-    t: TreeArrays,
-    order: Ints,
-    start: Ints,
-    tables: Floats,
-    shifts: Floats,
-    copies: Ints,
-    copy_ptr: Ints,
-    by_copy: Floats,
-    s: Scratch,
-    point: Ints,
-) -> None:
+def decode(t: TreeArrays, order: Ints, shifts: Floats, by_copy: Floats, s: Scratch, point: Ints) -> None:
     """Write a state for every queried variable, last eliminated first, after a probe of one row.
 
     Each variable takes the state of the largest sum over its copies' values given the states chosen before; a copy
@@ -536,8 +461,8 @@ def decode(
             continue
         p = t.state_ptr[v]
         scores[: s.n_alive[v]] = 0.0
-        for i in range(copy_ptr[v], copy_ptr[v + 1]):
-            r = copies[i]
+        for i in range(t.copy_ptr[v], t.copy_ptr[v + 1]):
+            r = t.copies[i]
             n_axes = t.axis_ptr[r + 1] - t.axis_ptr[r]
             if t.n_query_axes[r] < n_axes - 1:
                 for k in range(s.n_alive[v]):
@@ -546,11 +471,11 @@ def decode(
             n = 1 + t.n_tables[r] + t.n_children[r]
             for j in range(n):
                 s.at[j] = (
-                    start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
+                    t.start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
                 )
                 for a in range(n_axes - 1):
                     s.at[j] += point[t.axes[t.axis_ptr[r] + a]] * t.strides[t.stride_ptr[r] + a * n + j]
-            own_values(t, r, int(n), tables, shifts, s)
+            own_values(t, r, int(n), shifts, s)
             for k in range(s.n_alive[v]):
                 scores[k] += s.values[k]
         best = 0

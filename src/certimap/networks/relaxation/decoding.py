@@ -37,18 +37,7 @@ def decode(
     elif scratch is None:
         tree.bound(row, s, clock)
     point = np.zeros(len(tree.variables), np.int64)
-    kernels.decode(
-        tree.arrays,
-        tree.order,
-        tree.arrays.start,
-        tree.tables,
-        tree.shifts,
-        tree.copies,
-        tree.copy_ptr,
-        by_copy,
-        s,
-        point,
-    )
+    kernels.decode(tree.arrays, tree.order, tree.shifts, by_copy, s, point)
     return {v: int(point[i]) for i, v in enumerate(tree.variables) if v in tree.problem.query}
 
 

@@ -100,16 +100,9 @@ class SplitTree:
 
     problem: Problem  # the bounded problem. Its constant is not part of the arrays.
     variables: tuple[int, ...]  # the problem's variables in the order of the arrays
-    # arrays, tables: see `TreeArrays`; `tables` in nats, each scaled to a largest entry of 0
     arrays: TreeArrays
-    tables: Floats
     constant: float  # nats: the problem's constant and the tables' scales
     order: Ints  # positions in `variables`, the first eliminated first
-    hidden: Ints  # for every input the number of states of the hidden variables in a child's separator, else 1
-    # copies, copy_ptr, root: regions by variable and root; the root above each region
-    copies: Ints
-    copy_ptr: Ints
-    root: Ints
     # shifts, weights: the parameters of the relaxation: nats per copy and state, and one weight per region
     shifts: Floats
     weights: Floats
@@ -160,7 +153,7 @@ class SplitTree:
     @property
     def n_copies(self) -> Ints:
         """The number of copies of each variable."""
-        return np.diff(self.copy_ptr)
+        return np.diff(self.arrays.copy_ptr)
 
     @property
     def is_split(self) -> bool:
@@ -183,7 +176,7 @@ class SplitTree:
     @property
     def n_bytes(self) -> int:
         """The memory of tables and the messages of one pass, in bytes."""
-        return 8 * (len(self.tables) + 2 * int(self.arrays.message_ptr[-1]) + len(self.arrays.strides))
+        return 8 * (len(self.arrays.tables) + 2 * int(self.arrays.message_ptr[-1]) + len(self.arrays.strides))
 
     def full_mask(self) -> Mask:
         """Return a mask of all states of all variables."""
@@ -193,7 +186,7 @@ class SplitTree:
     def _room(self) -> int:
         """The most hidden states that the children of one region share with it, in all."""
         inputs = 1 + self.arrays.n_tables + self.arrays.n_children
-        ends = np.concatenate([[0], np.cumsum(self.hidden)])
+        ends = np.concatenate([[0], np.cumsum(self.arrays.hidden)])
         return int(np.max(ends[self.arrays.start_ptr[:-1] + inputs] - ends[self.arrays.start_ptr[:-1]], initial=1))
 
     def scratch(self) -> Scratch:
@@ -234,9 +227,7 @@ class SplitTree:
         """Send all messages of the states that `s` has alive; return the log of the root messages' product."""
         parts: list[float] = []
         for first, last in clock.pieces(self.arrays, s, "up"):
-            part = kernels.evaluate(
-                self.arrays, self.arrays.start, self.tables, self.shifts, weights, s, first, last
-            )
+            part = kernels.upward(self.arrays, self.shifts, weights, s, first, last)
             if part == -math.inf:
                 return part
             parts.append(float(part))
@@ -252,18 +243,7 @@ class SplitTree:
         s.outside[:] = 0.0
         if value > -math.inf:
             for first, last in clock.pieces(self.arrays, s, "gradient"):
-                kernels.gradient(
-                    self.arrays,
-                    self.arrays.start,
-                    self.tables,
-                    self.shifts,
-                    weights,
-                    s,
-                    to_shifts,
-                    to_weights,
-                    first,
-                    last,
-                )
+                kernels.gradient(self.arrays, self.shifts, weights, s, to_shifts, to_weights, first, last)
         return value
 
     def slack(self, s: Scratch) -> float:
@@ -294,7 +274,10 @@ class SplitTree:
                 for b in range(start, stop):
                     self.probe_in_pieces(masks[b], self.scratch(), bounds[b : b + 1], each[b], clock)
             else:
-                self._probe(np.ascontiguousarray(masks[rows]), self.scratch(), bounds[rows], each[rows])
+                part, by_copy = np.ascontiguousarray(masks[rows]), np.empty(len(self.shifts))
+                kernels.probe(
+                    self.arrays, self.shifts, self.weights, part, self.scratch(), by_copy, bounds[rows], each[rows]
+                )
 
         for_blocks(task, len(masks), 1 if is_long else 8, workers)
         bounds += self.constant + self.log_slack
@@ -314,28 +297,8 @@ class SplitTree:
         bound[:] = total + slack
         a = self.arrays
         for first, last in clock.pieces(a, s, "down"):
-            kernels.descend(a, a.start, self.tables, self.shifts, self.hidden, s, by_copy, first, last)
-        kernels.combine(a, self.copies, self.copy_ptr, self.root, total + 4.0 * slack, by_copy, s, each)
-        return by_copy
-
-    def _probe(self, masks: Mask, s: Scratch, bounds: Floats, each: Floats) -> Floats:
-        by_copy = np.full(len(self.shifts), -np.inf)
-        kernels.probe(
-            self.arrays,
-            self.arrays.start,
-            self.tables,
-            self.shifts,
-            self.weights,
-            self.hidden,
-            self.copies,
-            self.copy_ptr,
-            self.root,
-            masks,
-            s,
-            by_copy,
-            bounds,
-            each,
-        )
+            kernels.downward(a, self.shifts, s, by_copy, first, last)
+        kernels.combine(a, total + 4.0 * slack, by_copy, s, each)
         return by_copy
 
 
@@ -376,6 +339,11 @@ class _Builder:
         inputs = [self._inputs(i, message_ptr) for i in range(len(regions))]
         n_states = np.array([sizes[v] for v in self.variables], np.int64)
         n_own = n_states[own] if len(own) else np.empty(0, np.int64)
+        root = np.arange(len(regions))
+        for r in range(len(regions) - 1, -1, -1):
+            if parent[r] >= 0:
+                root[r] = root[parent[r]]
+        counts = np.bincount(own, minlength=len(self.variables))
         arrays = TreeArrays(
             n_states=n_states,
             state_ptr=_pointers(n_states),
@@ -395,33 +363,15 @@ class _Builder:
             message_ptr=message_ptr,
             parent=parent,
             has_query=has_query,
+            tables=np.concatenate([np.empty(0), *self.tables]),
+            hidden=np.array([h for i in inputs for h in i.hidden], np.int64),
+            copies=np.lexsort((np.arange(len(regions)), root, own)).astype(np.int64),
+            copy_ptr=_pointers(counts),
+            root=root,
         )
-        return self._finished(arrays, np.array([h for i in inputs for h in i.hidden], np.int64))
-
-    def _finished(self, arrays: TreeArrays, hidden: Ints) -> SplitTree:
-        n_regions = len(self.regions)
-        root = np.arange(n_regions)
-        for r in range(n_regions - 1, -1, -1):
-            if arrays.parent[r] >= 0:
-                root[r] = root[arrays.parent[r]]
-        copies = np.lexsort((np.arange(n_regions), root, arrays.own)).astype(np.int64)
-        counts = np.bincount(arrays.own, minlength=len(self.variables))
-        weights = np.where(arrays.is_query[arrays.own] == 1, 0.0, 1.0 / np.maximum(counts[arrays.own], 1))
-        return SplitTree(
-            self.problem,
-            self.variables,
-            arrays,
-            np.concatenate([np.empty(0), *self.tables]),
-            math.fsum([float(self.problem.constant), *self.scales]),
-            self.order,
-            hidden,
-            copies,
-            _pointers(counts),
-            root,
-            np.zeros(int(arrays.shift_ptr[-1])),
-            weights,
-            self.scales,
-        )
+        constant, shifts = math.fsum([float(self.problem.constant), *self.scales]), np.zeros(int(n_own.sum()))
+        weights = np.where(is_query[own] == 1, 0.0, 1.0 / np.maximum(counts[own], 1))
+        return SplitTree(self.problem, self.variables, arrays, constant, self.order, shifts, weights, self.scales)
 
     def _inputs(self, r: int, message_ptr: Ints) -> _Inputs:
         """Return the addresses of a region's message, table and children."""

@@ -169,7 +169,7 @@ LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
 
 @dataclass(eq=False)
 class BestFirstState(AndOrState):
-    """The graph, None once it has outgrown its memory; `stride` and `until_dive` time whole dives, if any are made."""
+    """The graph, None once it has outgrown its memory; `stride` and `until_dive` time whole dives."""
 
     graph: AndOrGraph | None = None
     stride: int = 1
