@@ -7,7 +7,7 @@ from problem_twin import random_problem
 
 from certimap.networks.costs import Costs
 from certimap.networks.kernels.depth_first import FINISHED, FOUND, replay, search
-from certimap.networks.kernels.dual_ascent import ascend
+from certimap.networks.kernels.dual_ascent import SweepRule, ascend
 from certimap.networks.kernels.local_search import kick_search, tabu_search
 from certimap.networks.problem import HARD, to_integers
 
@@ -41,7 +41,7 @@ def test_costs_move_as_the_twin_moves_them(seed):
     level = HARD if seed % 2 else int(np.quantile(list(values.values()), 0.7))
     dual, slow, net = costs.dual(), twin.DualTwin(tables, unary), costs.arrays
     for _ in range(3):
-        failed = ascend(net, dual, 1, -1.0, level, False, -1, no_incumbent(costs))
+        failed = ascend(net, dual, SweepRule(1, -1.0, level, -1, False, no_incumbent(costs)))
         assert slow.sweep(level) == failed
         assert int(dual.bound[0]) == slow.bound
         if failed >= 0:
@@ -64,21 +64,8 @@ def run_search(costs, threshold, margin, incumbent, reports_leaves, max_backtrac
     dual, stack = costs.dual(), costs.stack(len(costs.arrays.unary) + 1)
     leaf, leaves = np.zeros(len(incumbent), np.int64), []
     while True:
-        status = search(
-            costs.arrays,
-            dual,
-            stack,
-            max_backtracks,
-            50,
-            2,
-            0.05,
-            2**50,
-            threshold,
-            margin,
-            incumbent,
-            reports_leaves,
-            leaf,
-        )
+        rule = SweepRule(2, 0.05, threshold, margin, not reports_leaves, incumbent)
+        status = search(costs.arrays, dual, stack, max_backtracks, 50, 2**50, rule, leaf)
         if status == FOUND:
             leaves.append((int(leaf[0]), tuple(leaf[1:].tolist())))
         elif status == FINISHED:
@@ -104,16 +91,16 @@ def test_tabu_search_without_tabus_is_steepest_ascent(seed):
     costs, tables, unary = random_costs(rng, zeros=0.0, ties=False)
     if any((values <= twin.FLOOR).any() for _, values in tables):
         costs, tables, unary = random_costs(rng, zeros=0.0, ties=False)
-    soft_tables, soft_unary = costs.softened()
+    soft = costs.softened()
     states = (rng.random(len(unary)) * costs.arrays.n_states).astype(np.int64)
     start, incumbent = states.copy(), no_incumbent(costs)
-    tabu_search(costs.arrays, soft_tables, soft_unary, states, 8, 0, np.uint64(seed), incumbent)
+    tabu_search(costs.arrays, soft, states, 8, 0, np.uint64(seed), incumbent)
     if not any((values <= twin.FLOOR).any() for _, values in tables):
         found, point = twin.steepest(tables, unary, start.tolist(), 8)
         assert int(incumbent[0]) == found
         assert twin.value(tables, unary, incumbent[1:].tolist()) == twin.value(tables, unary, point)
     incumbent = no_incumbent(costs)
-    tabu_search(costs.arrays, soft_tables, soft_unary, start, 40, 2, np.uint64(seed), incumbent)
+    tabu_search(costs.arrays, soft, start, 40, 2, np.uint64(seed), incumbent)
     if incumbent[0] > HARD:
         assert twin.value(tables, unary, incumbent[1:].tolist()) == int(incumbent[0])
 
@@ -123,17 +110,17 @@ def test_kicks_end_where_no_single_change_helps(seed):
     rng = np.random.default_rng(300 + seed)
     costs, tables, unary = random_costs(rng)
     net, dual = costs.arrays, costs.dual()
-    soft_tables, soft_unary = costs.softened()
+    soft = costs.softened()
     states = (rng.random(len(unary)) * net.n_states).astype(np.int64)
     start, incumbent = states.copy(), no_incumbent(costs)
-    kick_search(net, soft_tables, soft_unary, dual.alive, dual.n_alive, states, 10**6, np.uint64(seed), incumbent)
+    kick_search(net, soft, dual, states, 10**6, np.uint64(seed), incumbent)
     if incumbent[0] > HARD:
         assert twin.value(tables, unary, incumbent[1:].tolist()) == int(incumbent[0])
     softened = [
-        (scope, soft_tables[net.table_ptr[t] : net.table_ptr[t + 1]].reshape(values.shape))
+        (scope, soft.tables[net.table_ptr[t] : net.table_ptr[t + 1]].reshape(values.shape))
         for t, (scope, values) in enumerate(tables)
     ]
-    soft = {i: soft_unary[net.offset[i] : net.offset[i + 1]] for i in unary}
+    soft = {i: soft.unary[net.offset[i] : net.offset[i + 1]] for i in unary}
     here = twin.value(softened, soft, states.tolist())
     assert here >= twin.value(softened, soft, start.tolist())
     for v, own in soft.items():
@@ -159,7 +146,7 @@ def test_decisions_propagate_through_zeros_as_in_the_twin(seed):
     v = int(rng.integers(n))
     s = int(rng.choice(before[v]))
     one = np.array([v]), np.array([s]), np.zeros(1, np.bool_)
-    possible = replay(net, dual, *one, 0, 0.0, HARD, False, -1, no_incumbent(costs))
+    possible = replay(net, dual, *one, SweepRule(0, 0.0, HARD, -1, False, no_incumbent(costs)))
     after = twin.supported(tables, unary, before | {v: [s]})
     assert possible == all(after.values())
     for i, kept in after.items() if possible else ():

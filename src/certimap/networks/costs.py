@@ -28,7 +28,7 @@ from certimap.networks.kernels.depth_first import (
     replay,
     search,
 )
-from certimap.networks.kernels.dual_ascent import CostArrays, DualState, ascend
+from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
 from certimap.networks.kernels.local_search import kick_search, tabu_search
 from certimap.networks.problem import FLOOR, HARD, Problem, Table
 
@@ -142,13 +142,13 @@ class Costs:
         net = self.arrays
         return 8 * (len(net.tables) + 2 * len(net.unary) + 2 * len(net.n_states) + 4)
 
-    def softened(self) -> tuple[Ints, Ints]:
-        """Return tables and unary costs with a penalty in place of zeros, for searches through the impossible."""
+    def softened(self) -> CostArrays:
+        """Return the costs with a penalty in place of zeros, for searches through the impossible."""
         net = self.arrays
         finite = [x[x > FLOOR] for x in (net.tables, net.unary)]
-        worst = min((int(x.min()) for x in finite if x.size), default=0)
-        penalty = 2 * worst - round(1.0 / self.problem.unit)
-        return np.where(net.tables > FLOOR, net.tables, penalty), np.where(net.unary > FLOOR, net.unary, penalty)
+        penalty = 2 * min((int(x.min()) for x in finite if x.size), default=0) - round(1.0 / self.problem.unit)
+        tables, unary = (np.where(x > FLOOR, x, penalty) for x in (net.tables, net.unary))
+        return net._replace(tables=tables, unary=unary)
 
     def reduced(self, dual: DualState) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem that is left, costs where they are now, and the states kept of each variable."""
@@ -195,7 +195,8 @@ def sweep(costs: Costs, dual: DualState, incumbent: Ints, n_sweeps: int, thresho
     constant) if it is given. The states of the incumbent are kept.
     """
     level = HARD if threshold is None else max(HARD, threshold)
-    return bool(ascend(costs.arrays, dual, n_sweeps, STALLED, level, threshold is None, -1, incumbent) < 0)
+    rule = SweepRule(n_sweeps, STALLED, level, -1, threshold is None, incumbent)
+    return bool(ascend(costs.arrays, dual, rule) < 0)
 
 
 def climb(
@@ -207,7 +208,7 @@ def climb(
     """
     net = costs.arrays
     n = len(net.n_states)
-    soft_tables, soft_unary = costs.softened()
+    soft = costs.softened()
     work = 0
     rng = np.random.default_rng(int(key))
     starts = [np.where(dual.is_done, dual.alive[net.offset[:-1]], dual.best)]
@@ -222,14 +223,9 @@ def climb(
         if should_stop():
             return work
         key = np.uint64((int(key) + number) % 2**64)
-        work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
+        work += int(tabu_search(net, soft, states, n_steps, tenure, key, incumbent))
     if incumbent[0] > FLOOR and not should_stop():
-        states = incumbent[1:].copy()
-        work += int(
-            kick_search(
-                net, soft_tables, soft_unary, dual.alive, dual.n_alive, states, KICK_WORK, key, incumbent
-            )
-        )  # fmt: skip
+        work += int(kick_search(net, soft, dual, incumbent[1:].copy(), KICK_WORK, key, incumbent))
     return work
 
 
@@ -309,20 +305,10 @@ class BestFirstSearch:
                     return None
                 continue
             self.closed_bound = max(self.closed_bound, level)
+            rule = SweepRule(NODE_SWEEPS, NODE_SHARE, threshold, margin, not self.lists_all, incumbent)
+            left = max(1, until - self.work)
             status = search(
-                self.costs.arrays,
-                self.dual,
-                self.stack,
-                self.limit,
-                max(1, until - self.work),
-                NODE_SWEEPS,
-                NODE_SHARE,
-                self._lead_cap,
-                threshold,
-                margin,
-                incumbent,
-                self.lists_all,
-                self._leaf,
+                self.costs.arrays, self.dual, self.stack, self.limit, left, self._lead_cap, rule, self._leaf
             )
             self.closed_bound = max(self.closed_bound, int(incumbent[0]) + margin)
             if status == FOUND:
@@ -341,20 +327,8 @@ class BestFirstSearch:
             self._heap.clear()  # the others have smaller bounds
             return False
         _restore(self.dual, self.root)
-        variables, states, is_right = _unrolled(decisions)
-        alive = replay(
-            self.costs.arrays,
-            self.dual,
-            variables,
-            states,
-            is_right,
-            REPLAY_SWEEPS,
-            REPLAY_SHARE,
-            threshold,
-            not self.lists_all,
-            margin,
-            incumbent,
-        )
+        rule = SweepRule(REPLAY_SWEEPS, REPLAY_SHARE, threshold, margin, not self.lists_all, incumbent)
+        alive = replay(self.costs.arrays, self.dual, *_unrolled(decisions), rule)
         self.closed_bound = max(self.closed_bound, int(incumbent[0]) + margin)
         if not alive:
             return False

@@ -22,7 +22,7 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
 from certimap.networks.costs import Costs
 from certimap.networks.cuts import Binary, roof
-from certimap.networks.kernels.dual_ascent import ascend
+from certimap.networks.kernels.dual_ascent import SweepRule, ascend
 from certimap.networks.orders import best_order
 from certimap.networks.problem import HARD, Problem, Table
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
@@ -86,7 +86,7 @@ def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
     incumbent[0] = HARD
     for _ in range(MAX_ASCENTS):
         before = int(dual.bound[0])
-        ascend(costs.arrays, dual, SWEEPS, 0.0, HARD, False, 0, incumbent)
+        ascend(costs.arrays, dual, SweepRule(SWEEPS, 0.0, HARD, 0, False, incumbent))
         if (before - int(dual.bound[0])) * unit <= SHARE * gap:
             break
     moved, ptr = dual.tables - costs.arrays.tables, costs.arrays.table_ptr.tolist()

@@ -13,8 +13,10 @@ from certimap.networks.kernels.dual_ascent import (
     CostArrays,
     DualState,
     Scalar,
+    SweepRule,
+    ascend,
+    offer,
     propagate,
-    sweep_until_stalled,
     value_of,
 )
 
@@ -102,38 +104,15 @@ def remove_one(net: CostArrays, dual: DualState, variable: Scalar, state: Scalar
 
 
 @jit_part
-def _bounded(
-    net: CostArrays,
-    dual: DualState,
-    variable: Scalar,
-    max_sweeps: int,
-    share: float,
-    threshold: int,
-    decodes: bool,
-    margin: int,
-    incumbent: Ints,
-    states: Ints,
-) -> Scalar:
-    """Propagate what a variable has lost, then sweep where there are costs; see `sweep_until_stalled`."""
+def _bounded(net: CostArrays, dual: DualState, variable: Scalar, rule: SweepRule) -> Scalar:
+    """Propagate what a variable has lost, then sweep where there are costs; see `ascend`."""
     failed = propagate(net, dual, variable)
-    if failed != NONE or not net.is_soft[0]:
-        return failed
-    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states)
+    return failed if failed != NONE or not net.is_soft[0] else ascend(net, dual, rule)
 
 
 @jit()
 def replay(
-    net: CostArrays,
-    dual: DualState,
-    variables: Ints,
-    states: Ints,
-    is_right: Flags,
-    max_sweeps: int,
-    share: float,
-    threshold: int,
-    decodes: bool,
-    margin: int,
-    incumbent: Ints,
+    net: CostArrays, dual: DualState, variables: Ints, states: Ints, is_right: Flags, rule: SweepRule
 ) -> bool:
     """Apply the decisions that lead to a node, then sweep; returns whether anything can be above the threshold."""
     for k in range(len(variables)):
@@ -151,39 +130,24 @@ def replay(
             keep_one(net, dual, v, s)
         if propagate(net, dual, v) != NONE:
             return False
-    scratch = np.zeros(len(net.n_states), np.int64)
-    return (
-        sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, scratch) == NONE
-    )
+    return ascend(net, dual, rule) == NONE
 
 
 @jit()
 def search(
-    net: CostArrays,
-    dual: DualState,
-    stack: SearchStack,
-    max_backtracks: int,
-    max_touched: int,
-    max_sweeps: int,
-    share: float,
-    lead_cap: int,
-    threshold: int,
-    margin: int,
-    incumbent: Ints,
-    reports_leaves: bool,
-    leaf: Ints,
-) -> int:
+    net: CostArrays, dual: DualState, stack: SearchStack, max_backtracks: int, max_touched: int, lead_cap: int,
+    rule: SweepRule, leaf: Ints,
+) -> int:  # fmt: skip
     """Search on from where the stack is, depth first.
 
     `max_backtracks`, `max_touched`: stop after so many backtracks since the counter was reset, or table entries
-    visited in this call. `threshold`, `margin`: branches that cannot exceed the threshold, or the incumbent's
-    value plus the margin, are cut. `reports_leaves`: return at every full assignment above the threshold, in
-    `leaf`, rather than making it the incumbent. Returns FINISHED, PAUSED (call again), FOUND (a leaf; call again),
-    or OUT_OF_BACKTRACKS or TOO_DEEP: the right branches of the stack are then open (and where it is too deep, the
+    visited in this call. `rule`: branches that cannot exceed its threshold, or the incumbent's value plus its
+    margin, are cut. Without `rule.decodes`, return at every full assignment above the threshold, in `leaf`, rather
+    than making it the incumbent. Returns FINISHED, PAUSED (call again), FOUND (a leaf; call again), or
+    OUT_OF_BACKTRACKS or TOO_DEEP: the right branches of the stack are then open (and where it is too deep, the
     current node).
     """
-    counters = stack.counters
-    decodes = not reports_leaves
+    counters, incumbent = stack.counters, rule.incumbent
     states = np.zeros(len(net.n_states), np.int64)
     until = dual.n_touched[0] + max_touched
     while True:
@@ -194,13 +158,11 @@ def search(
                     states[i] = dual.alive[net.offset[i]]
                 value = value_of(net, states)
                 counters[FAILED] = 1
-                if reports_leaves and value > threshold:
+                if not rule.decodes and value > rule.threshold:
                     leaf[0] = value
                     leaf[1:] = states
                     return FOUND
-                if value > incumbent[0]:
-                    incumbent[0] = value
-                    incumbent[1:] = states
+                offer(net, states, incumbent)
             else:
                 depth = counters[DEPTH]
                 if depth >= len(stack.bound):
@@ -214,7 +176,7 @@ def search(
                 counters[DEPTH] += 1
                 counters[NODES] += 1
                 keep_one(net, dual, v, state)
-                failed = _bounded(net, dual, v, max_sweeps, share, threshold, decodes, margin, incumbent, states)
+                failed = _bounded(net, dual, v, rule)
                 if failed != NONE:
                     stack.weight[failed] += 1.0
                     counters[LAST] = v
@@ -228,7 +190,7 @@ def search(
                 return PAUSED
             counters[DEPTH] -= 1
             depth = counters[DEPTH]
-            if stack.is_right[depth] or stack.bound[depth] <= max(threshold, incumbent[0] + margin):
+            if stack.is_right[depth] or stack.bound[depth] <= max(rule.threshold, incumbent[0] + rule.margin):
                 continue
             counters[BACKTRACKS] += 1
             _restore(dual, stack, depth)
@@ -237,9 +199,7 @@ def search(
                 continue
             stack.is_right[depth] = True
             counters[DEPTH] += 1
-            failed = _bounded(
-                net, dual, stack.variable[depth], max_sweeps, share, threshold, decodes, margin, incumbent, states
-            )
+            failed = _bounded(net, dual, stack.variable[depth], rule)
             if failed != NONE:
                 stack.weight[failed] += 1.0
             else:

@@ -305,60 +305,51 @@ def decode(net: CostArrays, dual: DualState, states: Ints) -> None:
 
 
 @jit_part
-def sweep_until_stalled(
-    net: CostArrays,
-    dual: DualState,
-    max_sweeps: int,
-    share: float,
-    threshold: int,
-    decodes: bool,
-    margin: int,
-    incumbent: Ints,
-    states: Ints,
-) -> int:
-    """Sweep forth and back while the gap to the threshold shrinks by `share` or states are dropped.
+def offer(net: CostArrays, states: Ints, incumbent: Ints) -> None:
+    """Make an assignment the incumbent if it is better, by the original costs."""
+    value = value_of(net, states)
+    if value > incumbent[0]:
+        incumbent[0] = value
+        incumbent[1:] = states
 
-    `decodes`: whether an assignment decoded after each pass may become the incumbent. `margin`, `incumbent`: shape
-    (n + 1,): value and states of the best assignment known; states are dropped against its value plus the margin,
-    too. With a margin of -1 the incumbent itself is never dropped. `states`: scratch, shape (n,). Returns the
-    variable at which no assignment was left above the threshold, or `NONE`.
+
+class SweepRule(NamedTuple):
+    """How long sweeps go on, and what matters in them."""
+
+    most: int  # sweeps forth and back
+    share: float  # of the gap to what matters: the sweep that gains no more and drops no state is the last
+    threshold: int  # units at or below which nothing matters
+    # nothing matters that is at or below the incumbent's value plus this: -1 never drops the incumbent itself
+    margin: int
+    decodes: bool  # whether an assignment decoded after each pass may become the incumbent
+    incumbent: Ints  # shape (n + 1,): value and states of the best assignment known
+
+
+@jit()
+def ascend(net: CostArrays, dual: DualState, rule: SweepRule) -> int:
+    """Sweep forth and back while the gap shrinks or states are dropped.
+
+    Returns the variable at which no assignment was left that matters, or `NONE`.
     """
     n = len(net.n_states)
-    for _ in range(max_sweeps):
+    states = np.zeros(n, np.int64)
+    incumbent = rule.incumbent
+    for _ in range(rule.most):
         before, n_dropped = dual.bound[0], 0
         for direction in range(2):
             for step in range(n):
                 i = step if direction == 0 else n - 1 - step
                 if dual.is_done[i]:
                     continue
-                dropped = visit(net, dual, i, direction == 0, max(threshold, incumbent[0] + margin))
+                dropped = visit(net, dual, i, direction == 0, max(rule.threshold, incumbent[0] + rule.margin))
                 if dropped == NONE:
                     return i
                 n_dropped += dropped
-            if decodes:
+            if rule.decodes:
                 decode(net, dual, states)
-                value = value_of(net, states)
-                if value > incumbent[0]:
-                    incumbent[0] = value
-                    incumbent[1:] = states
-        level = max(threshold, incumbent[0] + margin)
+                offer(net, states, incumbent)
+        level = max(rule.threshold, incumbent[0] + rule.margin)
         gap = dual.bound[0] - level if level > FLOOR else -dual.bound[0] + 1
-        if n_dropped == 0 and before - dual.bound[0] <= share * gap:
+        if n_dropped == 0 and before - dual.bound[0] <= rule.share * gap:
             break
     return NONE
-
-
-@jit()
-def ascend(
-    net: CostArrays,
-    dual: DualState,
-    max_sweeps: int,
-    share: float,
-    threshold: int,
-    decodes: bool,
-    margin: int,
-    incumbent: Ints,
-) -> int:
-    """Run `sweep_until_stalled`; see there."""
-    states = np.zeros(len(net.n_states), np.int64)
-    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states)
