@@ -55,8 +55,9 @@ def test_pairs_and_their_products():
         room = len(scores)
         rows, columns, found = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
         ptr = np.empty(4, np.int64)
-        args = (left, left_ptr, right, right_ptr, context, hidden, functional, threshold)
-        n, _ = kernels.select_pairs(*args, rows, columns, found, ptr)
+        sets = kernels.Vectors(left, left_ptr), kernels.Vectors(right, right_ptr)
+        args = (*sets, context, hidden, functional, threshold)
+        n, _ = kernels.select_pairs(*args, kernels.Pairs(rows, columns, found, ptr))
         assert n == room
         assert {(int(a), int(b)) for a, b in zip(rows, columns, strict=True)} == set(scores)
         for c in range(3):
@@ -71,7 +72,7 @@ def test_pairs_and_their_products():
             np.testing.assert_allclose(out[i], products[key])
         if room:
             short = np.empty(room - 1, np.int64), np.empty(room - 1, np.int64), np.empty(room - 1)
-            assert kernels.select_pairs(*args, *short, ptr)[0] == -1
+            assert kernels.select_pairs(*args, kernels.Pairs(*short, ptr))[0] == -1
 
 
 @pytest.mark.nojit

@@ -10,16 +10,24 @@ Plain doubles are faster, and suffice under two conditions checked in passes ove
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import jit_part
 
 LN2 = math.log(2.0)
 ZERO = -(1 << 40)  # the exponent of 0, smaller than any other exponent
 
 _POWERS = 2.0 ** -np.arange(1075.0)
+
+
+class WideArrays(NamedTuple):
+    """Wide numbers, in two arrays of one shape."""
+
+    mantissa: Floats
+    exponent: Ints
 
 
 @jit_part

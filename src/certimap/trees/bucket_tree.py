@@ -69,20 +69,18 @@ def _buffers(tree: RegionTree) -> tuple[int, int, int]:
 def wide_up(tree: RegionTree, mask: Flags, is_bound: bool) -> tuple[float, WideRoom]:
     """Send all messages of one row to the root; return the natural log of its value, and the messages."""
     n_joint, n_message = int(tree.arrays.joint_ptr[-1]), int(tree.arrays.message_ptr[-1])
-    room = WideRoom(
-        np.empty(n_joint), np.empty(n_joint, np.int64), np.empty(n_message), np.empty(n_message, np.int64)
-    )
+    room = WideRoom(Wide.empty((n_joint,)).pair, Wide.empty((n_message,)).pair)
     upward_wide(tree.arrays, np.ascontiguousarray(mask), is_bound, room)
     with np.errstate(divide="ignore"):
-        return float(np.log(room.message[-1]) + room.message_exponent[-1] * LN2), room
+        return float(np.log(room.message.mantissa[-1]) + room.message.exponent[-1] * LN2), room
 
 
 def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
     """Return the natural log of the value with each variable set to each state, shape (total_states,)."""
     a = tree.arrays
     n_suffix = int(np.max((np.diff(a.child_ptr) + 1) * np.diff(a.joint_ptr)))
-    suffix, each = (np.empty(n_suffix), np.empty(n_suffix, np.int64)), np.empty(len(mask))
-    downward_wide(a, np.ascontiguousarray(mask), is_bound, wide_up(tree, mask, is_bound)[1], *suffix, each)
+    suffix, each = Wide.empty((n_suffix,)).pair, np.empty(len(mask))
+    downward_wide(a, np.ascontiguousarray(mask), is_bound, wide_up(tree, mask, is_bound)[1], suffix, each)
     return each
 
 
@@ -301,7 +299,7 @@ class BucketTreePosterior:
             if log_mass == -math.inf:
                 raise SolverError("a box to draw from has probability zero; expected boxes of positive mass")
             cumulative = np.empty(len(a.tables))
-            cumulate_wide(a, mask, work.joint, work.joint_exponent, cumulative)
+            cumulate_wide(a, mask, work.joint, cumulative)
             self._draw(cumulative, key, rows, points)
         return points
 
@@ -314,8 +312,7 @@ class BucketTreePosterior:
         _, work = wide_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
         point = np.zeros(len(self.domain), np.int16)
         position = np.zeros(tree.n_regions, np.int64)
-        joint = (work.joint, work.joint_exponent)
-        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *joint, position, point)
+        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *work.joint, position, point)
         return point[None, :]
 
     def _draw(self, cumulative: Floats, key: np.uint64, rows: Ints, points: Points) -> None:
@@ -385,7 +382,7 @@ class BucketTreePosterior:
     def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
         _, work = wide_up(self.region_tree, mask, is_bound=True)
-        return work.message, work.message_exponent
+        return tuple(work.message)
 
     def _sweep(self, mask: Flags, *, is_bound: bool) -> tuple[Floats, Floats]:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.axes import spread
-from certimap.kernels.wide import LN2
+from certimap.kernels.wide import LN2, WideArrays
 from certimap.trees.kernels import wide_passes as kernels
 
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # exact when multiplied by an integer below 2^21
@@ -65,6 +65,16 @@ class Wide:
         kernels.normalise(mantissa.reshape(-1), exponent.reshape(-1))
         return cls(mantissa, exponent, error)
 
+    @classmethod
+    def empty(cls, shape: Sequence[int]) -> Wide:
+        """Return room for numbers."""
+        return cls(np.empty(shape), np.empty(shape, np.int64))
+
+    @property
+    def pair(self) -> WideArrays:
+        """The numbers as kernels take them."""
+        return WideArrays(self.mantissa, self.exponent)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the table."""
@@ -102,18 +112,12 @@ class Wide:
     def shares(self) -> tuple[Wide, Wide]:
         """Divide the rows (last axis) by their sums; return the shares (0 in rows of zeros) and the sums."""
         *outer, n = self.shape
-        mantissa, exponent = np.empty(self.shape), np.empty(self.shape, np.int64)
-        total, total_exponent = np.empty(outer), np.empty(outer, np.int64)
-        kernels.divide_rows(
-            np.ascontiguousarray(self.mantissa).reshape(-1, n),
-            np.ascontiguousarray(self.exponent).reshape(-1, n),
-            mantissa.reshape(-1, n),
-            exponent.reshape(-1, n),
-            total.reshape(-1),
-            total_exponent.reshape(-1),
-        )
+        share, total = Wide.empty(self.shape), Wide.empty(outer)
+        rows = Wide(np.ascontiguousarray(self.mantissa), np.ascontiguousarray(self.exponent))
+        given, found = (x.view(lambda values: values.reshape(-1, n)).pair for x in (rows, share))
+        kernels.divide_rows(given, found, total.view(lambda values: values.reshape(-1)).pair)
         error = self.log_error + n * _UNIT
-        return Wide(mantissa, exponent, error + _UNIT), Wide(total, total_exponent, error)
+        return Wide(share.mantissa, share.exponent, error + _UNIT), Wide(total.mantissa, total.exponent, error)
 
 
 def as_wide(values: Floats | Wide) -> Wide:

@@ -12,7 +12,7 @@ from certimap.core.arrays import Flags, Floats, Ints, Ints16
 from certimap.core.control import Control
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import SAFE
-from certimap.kernels.wide import ZERO
+from certimap.kernels.wide import ZERO, WideArrays
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband
@@ -41,7 +41,7 @@ class ExponentFrame:
     def of(cls, bound: Wide) -> ExponentFrame:
         """Choose a frame for vectors that are at most `bound`, shape (contexts, hidden states)."""
         offsets = np.empty(bound.shape, np.int64)
-        base, is_wide = kernels.frame(bound.mantissa, bound.exponent, offsets)
+        base, is_wide = kernels.frame(bound.pair, offsets)
         return cls(base, offsets) if is_wide else cls(base)
 
     @property
@@ -55,8 +55,7 @@ class ExponentFrame:
         The vectors are at most `bound`; the exponent is `ZERO` if the functional maps them all to 0.
         """
         out = np.empty(functional.shape)
-        matrix = (functional.mantissa, functional.exponent)
-        top = int(kernels.scaled(*matrix, self.offsets, bound.mantissa, out))
+        top = int(kernels.scaled(functional.pair, self.offsets, bound.mantissa, out))
         return out, top if top == ZERO else top + self.exponent
 
     def times(self, other: ExponentFrame, link: Link) -> ExponentFrame:
@@ -191,9 +190,9 @@ class VectorSet:
         """Return the pointwise maximum of each context, shape (contexts, hidden states)."""
         out = np.empty((len(self.ptr) - 1, self.values.shape[1]))
         kernels.context_maxima(self.values, self.ptr, out)
-        exponents = np.empty(out.shape, np.int64)
-        kernels.unframed(out, self.frame.exponent, self.frame.offsets, out, exponents)
-        return Wide(out, exponents)
+        found = Wide(out, np.empty(out.shape, np.int64))
+        kernels.unframed(out, self.frame.exponent, self.frame.offsets, found.pair)
+        return found
 
     def rescaled(self) -> VectorSet:
         """Scale the largest value to about 1, by a power of two; note whether the smallest is safe to multiply."""
@@ -226,25 +225,15 @@ class Link:
 
     def fold(self, matrix: Wide, child: Wide) -> Wide:
         """Multiply a matrix over the joint space by one over the child's (contexts, hidden states)."""
-        out, exponents = np.empty(matrix.shape), np.empty(matrix.shape, np.int64)
-        kernels.fold(
-            matrix.mantissa,
-            matrix.exponent,
-            child.mantissa,
-            child.exponent,
-            self.context,
-            self.hidden,
-            out,
-            exponents,
-        )
-        return Wide(out, exponents)
+        out = Wide.empty(matrix.shape)
+        kernels.fold(matrix.pair, child.pair, self.context, self.hidden, out.pair)
+        return out
 
     def reduce(self, functional: Wide) -> Wide:
         """Reduce a functional on the joint space to the child: sum hidden states, maximise over contexts."""
-        shape = (self.n_contexts, self.n_hidden)
-        out, exponents = np.empty(shape), np.empty(shape, np.int64)
-        kernels.reduce(functional.mantissa, functional.exponent, self.context, self.hidden, out, exponents)
-        return Wide(out, exponents)
+        out = Wide.empty((self.n_contexts, self.n_hidden))
+        kernels.reduce(functional.pair, self.context, self.hidden, out.pair)
+        return out
 
 
 class ProductOverflowError(Exception):
@@ -270,32 +259,18 @@ def product(
     than `max_pairs` pairs pass the threshold.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
-    total_work = 0
+    total_work, sets = 0, (kernels.Vectors(left.values, left.ptr), kernels.Vectors(right.values, right.ptr))
     while True:
-        left_rows, right_rows = np.empty(room, np.int64), np.empty(room, np.int64)
-        scores = np.empty(room)
-        ptr = np.empty(len(left.ptr), np.int64)
-        n, work = kernels.select_pairs(
-            left.values,
-            left.ptr,
-            right.values,
-            right.ptr,
-            link.context,
-            link.hidden,
-            functional,
-            threshold,
-            left_rows,
-            right_rows,
-            scores,
-            ptr,
-        )
+        rows = np.empty(room, np.int64), np.empty(room, np.int64)
+        found = kernels.Pairs(*rows, np.empty(room), np.empty(len(left.ptr), np.int64))
+        n, work = kernels.select_pairs(*sets, link.context, link.hidden, functional, threshold, found)
         total_work += work
         if n >= 0:
             break
         if room >= max_pairs:
             raise ProductOverflowError
         room = min(max_pairs, 8 * room)
-    left_rows, right_rows = left_rows[:n], right_rows[:n]
+    left_rows, right_rows, scores, ptr = found.left[:n], found.right[:n], found.scores[:n], found.ptr
     values = np.empty((n, left.values.shape[1]))
     kernels.multiply_pairs(left.values, right.values, left_rows, right_rows, link.hidden, values)
     pointers = [(c, p[left_rows]) for c, p in left.pointers]
@@ -310,7 +285,7 @@ def product(
         values *= factors[np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))]
         np.minimum(values, LARGEST, out=values)
     is_whole = left.is_whole and right.is_whole and given.is_flat and frame.is_flat
-    return VectorSet(values, ptr, relaxed, frame, pointers, None, is_whole), scores[:n], total_work
+    return VectorSet(values, ptr, relaxed, frame, pointers, None, is_whole), scores, total_work
 
 
 Shape = tuple[int, int, int, int, int]
@@ -360,64 +335,36 @@ class Geometry:
 
     def project(self, r: int, outside: Wide) -> Wide:
         """Carry a functional on a region's separator down to its joint space, through its table."""
-        table, exponents = self._wide_table(r)
-        shape = self.joint_counts(r)
-        out, out_exponents = np.empty(shape), np.empty(shape, np.int64)
-        kernels.project(
-            outside.mantissa,
-            outside.exponent,
-            table,
-            exponents,
-            self.shapes[r],
-            bool(self.is_query[r]),
-            out,
-            out_exponents,
-        )
-        return Wide(out, out_exponents)
+        out = Wide.empty(self.joint_counts(r))
+        kernels.project(outside.pair, self._wide_table(r), self.shapes[r], bool(self.is_query[r]), out.pair)
+        return out
 
-    def _wide_table(self, r: int) -> tuple[Floats, Ints]:
+    def _wide_table(self, r: int) -> WideArrays:
         a = self.tree.arrays
         start, stop = a.table_ptr[r], a.table_ptr[r + 1]
-        return a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
+        return WideArrays(
+            a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
+        )
 
     def table_from(self, r: int, inside: ExponentFrame, bound: Wide) -> tuple[Floats, ExponentFrame]:
         """Return a region's table rescaled for vectors in the frame `inside`, and the frame of the results.
 
         `bound` is an upper bound on each result that matters.
         """
-        table, exponents = self._wide_table(r)
-        outside = ExponentFrame.of(bound)
+        table, outside = self._wide_table(r), ExponentFrame.of(bound)
         if inside.is_flat and outside.is_flat and not self.tree.is_delicate:
-            return table, ExponentFrame(inside.exponent)
-        out = np.empty(len(table))
-        kernels.framed_table(
-            table,
-            exponents,
-            self.shapes[r],
-            bool(self.is_query[r]),
-            inside.offsets,
-            outside.offsets,
-            inside.exponent - outside.exponent,
-            LARGEST_EXPONENT,
-            out,
-        )
+            return table.mantissa, ExponentFrame(inside.exponent)
+        out, shift = np.empty(len(table.mantissa)), inside.exponent - outside.exponent
+        offsets, is_query = (inside.offsets, outside.offsets), bool(self.is_query[r])
+        kernels.framed_table(table, self.shapes[r], is_query, offsets, shift, LARGEST_EXPONENT, out)
         return out, outside
 
 
 def _worked_out(tree: RegionTree) -> tuple[list[Shape], list[Link | None], list[list[int]], Flags, int]:
     """Return all fields of a tree's geometry except the tree."""
     a = tree.arrays
-    shapes: list[Shape] = [
-        (sq, sh, rq, rh, k)
-        for sq, sh, rq, rh, k in zip(
-            a.shared_query.tolist(),
-            a.shared_hidden.tolist(),
-            a.rest_query.tolist(),
-            a.rest_hidden.tolist(),
-            a.own_states.tolist(),
-            strict=True,
-        )
-    ]
+    dims = (a.shared_query, a.shared_hidden, a.rest_query, a.rest_hidden, a.own_states)
+    shapes: list[Shape] = list(zip(*(d.tolist() for d in dims), strict=True))
     is_query = tree.variable >= 0
     size = np.ones(tree.n_regions, np.int64)
     links: list[Link | None] = []
@@ -451,18 +398,11 @@ def _link(shape: tuple[int, ...], parent_shape: tuple[int, ...], parent_is_query
     shared, rest = gather // (rq * rh), gather % (rq * rh)
     context = (shared // sh) * rq + rest // rh
     hidden = (shared % sh) * rh + rest % rh
-    if parent_is_query:
-        by_joint = (psq, psh, k)
-        return Link(
-            np.ascontiguousarray(context.reshape(by_joint)[:, 0, :].ravel()),
-            np.ascontiguousarray(hidden.reshape(by_joint)[0, :, 0]),
-            sq * rq,
-            sh * rh,
-        )
-    by_joint = (psq, psh * k)
+    # axes: query states of the parent's separator, its hidden states, its own query states, its own hidden states
+    by_joint = (psq, psh, k, 1) if parent_is_query else (psq, psh, 1, k)
     return Link(
-        np.ascontiguousarray(context.reshape(by_joint)[:, 0]),
-        np.ascontiguousarray(hidden.reshape(by_joint)[0]),
+        np.ascontiguousarray(context.reshape(by_joint)[:, 0, :, 0].ravel()),
+        np.ascontiguousarray(hidden.reshape(by_joint)[0, :, 0, :].ravel()),
         sq * rq,
         sh * rh,
     )
@@ -484,14 +424,6 @@ class RegionMessages:
         )
 
 
-def _smaller(left: Wide, right: Wide) -> Wide:
-    out, exponents = np.empty(left.shape), np.empty(left.shape, np.int64)
-    kernels.smaller(
-        np.ascontiguousarray(left.mantissa).reshape(-1),
-        np.ascontiguousarray(left.exponent).reshape(-1),
-        np.ascontiguousarray(right.mantissa).reshape(-1),
-        np.ascontiguousarray(right.exponent).reshape(-1),
-        out.reshape(-1),
-        exponents.reshape(-1),
-    )
-    return Wide(out, exponents)
+def _smaller(a: Wide, b: Wide) -> Wide:
+    is_a = (a.exponent < b.exponent) | ((a.exponent == b.exponent) & (a.mantissa <= b.mantissa))
+    return Wide(np.where(is_a, a.mantissa, b.mantissa), np.where(is_a, a.exponent, b.exponent))

@@ -13,23 +13,21 @@ import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.region_tree import RegionArrays
-from certimap.kernels.jit import jit
-from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, times
+from certimap.kernels.jit import Scalar, jit, jit_part
+from certimap.kernels.wide import LN2, ZERO, WideArrays, larger, normal, plus, shifted, times
 
 
 class WideRoom(NamedTuple):
     """Joints and messages of one row of wide numbers."""
 
-    joint: Floats
-    joint_exponent: Ints
-    message: Floats
-    message_exponent: Ints
+    joint: WideArrays
+    message: WideArrays
 
 
 @jit()
 def upward_wide(a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom) -> None:
     """Send all messages to the root; the mask has shape (total_states,)."""
-    joint, joint_exponent, message, message_exponent = room
+    joint, message = room
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states)):
         k = a.own_states[r]
@@ -41,11 +39,10 @@ def upward_wide(a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom) ->
             m, e = 0.5, 1
             for c in range(first, last):
                 source = a.message_ptr[a.children[c]] + a.gather[a.map_ptr[c] + j]
-                m, e = times(m, e, message[source], message_exponent[source])
+                m, e = times(m, e, message.mantissa[source], message.exponent[source])
                 if m == 0.0:
                     break
-            joint[jp + j] = m
-            joint_exponent[jp + j] = e
+            joint.mantissa[jp + j], joint.exponent[jp + j] = m, e
         column = a.column[r]
         for s in range(n_shared):
             for i in range(n_rest):
@@ -54,10 +51,10 @@ def upward_wide(a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom) ->
                 for v in range(k):
                     if column >= 0 and not mask[column + v]:
                         continue
-                    x = joint[jp + s * k + v] * a.mantissas[t + v]
+                    x = joint.mantissa[jp + s * k + v] * a.mantissas[t + v]
                     if x == 0.0:
                         continue
-                    e = joint_exponent[jp + s * k + v]
+                    e = joint.exponent[jp + s * k + v]
                     if has_exponents:
                         e += a.exponents[t + v]
                     if is_bound and column >= 0:
@@ -66,13 +63,11 @@ def upward_wide(a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom) ->
                     else:
                         total, top = plus(total, top, x, e)
                 o = a.message_ptr[r] + s * n_rest + i
-                message[o], message_exponent[o] = normal(total, top)
+                message.mantissa[o], message.exponent[o] = normal(total, top)
 
 
 @jit()
-def _project_down(
-    a: RegionArrays, r: int, is_bound: bool, down: Floats, down_exponent: Ints, outer: Floats, outer_exponent: Ints
-) -> None:
+def _project_down(a: RegionArrays, r: int, is_bound: bool, down: WideArrays, outer: WideArrays) -> None:
     """Write `outer`, over (shared, own): `down` times the table, hidden rest summed, queried maximised."""
     has_exponents = len(a.exponents) > 0
     k = a.own_states[r]
@@ -84,8 +79,8 @@ def _project_down(
                 for rh in range(a.rest_hidden[r]):
                     i = (s * a.rest_query[r] + rq) * a.rest_hidden[r] + rh
                     t = a.table_ptr[r] + i * k + v
-                    x = down[a.message_ptr[r] + i] * a.mantissas[t]
-                    e = down_exponent[a.message_ptr[r] + i]
+                    x = down.mantissa[a.message_ptr[r] + i] * a.mantissas[t]
+                    e = down.exponent[a.message_ptr[r] + i]
                     if has_exponents:
                         e += a.exponents[t]
                     total, top = plus(total, top, x, e)
@@ -94,19 +89,12 @@ def _project_down(
                     found, found_exponent = larger(found, found_exponent, total, top)
                 else:
                     found, found_exponent = plus(found, found_exponent, total, top)
-            outer[s * k + v], outer_exponent[s * k + v] = normal(found, found_exponent)
+            outer.mantissa[s * k + v], outer.exponent[s * k + v] = normal(found, found_exponent)
 
 
 @jit()
 def _own_values(
-    a: RegionArrays,
-    r: int,
-    is_bound: bool,
-    joint: Floats,
-    joint_exponent: Ints,
-    outer: Floats,
-    outer_exponent: Ints,
-    each: Floats,
+    a: RegionArrays, r: int, is_bound: bool, joint: WideArrays, outer: WideArrays, each: Floats
 ) -> None:
     """Write natural logs of joint times outer by own state, hidden states summed, queried maximised or summed."""
     k = a.own_states[r]
@@ -117,8 +105,8 @@ def _own_values(
             total, top = 0.0, ZERO
             for sh in range(n_hidden):
                 j = (sq * n_hidden + sh) * k + v
-                x = joint[a.joint_ptr[r] + j] * outer[j]
-                total, top = plus(total, top, x, joint_exponent[a.joint_ptr[r] + j] + outer_exponent[j])
+                x = joint.mantissa[a.joint_ptr[r] + j] * outer.mantissa[j]
+                total, top = plus(total, top, x, joint.exponent[a.joint_ptr[r] + j] + outer.exponent[j])
             total, top = normal(total, top)
             if is_bound:
                 found, found_exponent = larger(found, found_exponent, total, top)
@@ -128,9 +116,7 @@ def _own_values(
 
 
 @jit()
-def _scatter_down(
-    values: Floats, exponents: Ints, order: Ints, breaks: Ints, is_bound: bool, out: Floats, out_exponent: Ints
-) -> None:
+def _scatter_down(values: WideArrays, order: Ints, breaks: Ints, is_bound: bool, out: WideArrays) -> None:
     """Reduce a joint vector to a child's separator; `order` and `breaks` as in the batched pass."""
     o = -1
     total, top = 0.0, ZERO
@@ -146,82 +132,76 @@ def _scatter_down(
             total, top = 0.0, ZERO
             if is_end or breaks[i] == 2:
                 if o >= 0:
-                    out[o], out_exponent[o] = normal(found, found_exponent)
+                    out.mantissa[o], out.exponent[o] = normal(found, found_exponent)
                 o += 1
                 found, found_exponent = 0.0, ZERO
         if not is_end:
-            total, top = plus(total, top, values[order[i]], exponents[order[i]])
+            total, top = plus(total, top, values.mantissa[order[i]], values.exponent[order[i]])
+
+
+@jit_part
+def _part(numbers: WideArrays, start: Scalar, stop: Scalar) -> WideArrays:
+    return WideArrays(numbers.mantissa[start:stop], numbers.exponent[start:stop])
+
+
+@jit_part
+def _multiply(numbers: WideArrays, at: Scalar, others: WideArrays, other: Scalar) -> None:
+    """Multiply one number by another, in place."""
+    numbers.mantissa[at], numbers.exponent[at] = times(
+        numbers.mantissa[at], numbers.exponent[at], others.mantissa[other], others.exponent[other]
+    )
 
 
 @jit()
 def downward_wide(
-    a: RegionArrays,
-    mask: Flags,
-    is_bound: bool,
-    room: WideRoom,
-    suffix: Floats,
-    suffix_exponent: Ints,
-    each: Floats,
+    a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom, suffix: WideArrays, each: Floats
 ) -> None:
     """Write each[(variable, state)] = ln of the value with that variable set to that state, after `upward_wide`.
 
     `suffix` is scratch of size (largest number of children + 1) times the largest joint.
     """
     n = len(a.own_states)
-    joint, joint_exponent, message, message_exponent = room
-    down, down_exponent = np.empty_like(message), np.empty_like(message_exponent)
-    down[a.message_ptr[n - 1]] = 0.5
-    down_exponent[a.message_ptr[n - 1]] = 1
+    joint, message = room
+    down = WideArrays(np.empty_like(message.mantissa), np.empty_like(message.exponent))
+    down.mantissa[a.message_ptr[n - 1]] = 0.5
+    down.exponent[a.message_ptr[n - 1]] = 1
     for r in range(n - 1, -1, -1):
         k = a.own_states[r]
         size = a.shared_query[r] * a.shared_hidden[r] * k
         first, last = a.child_ptr[r], a.child_ptr[r + 1]
-        outer, outer_exponent = suffix[:size], suffix_exponent[:size]
-        _project_down(a, r, is_bound, down, down_exponent, outer, outer_exponent)
+        outer = _part(suffix, 0, size)
+        _project_down(a, r, is_bound, down, outer)
         column = a.column[r]
         if column >= 0:
-            _own_values(a, r, is_bound, joint, joint_exponent, outer, outer_exponent, each)
+            _own_values(a, r, is_bound, joint, outer, each)
             for j in range(size):
                 if not mask[column + j % k]:
-                    outer[j], outer_exponent[j] = 0.0, ZERO
+                    outer.mantissa[j], outer.exponent[j] = 0.0, ZERO
         # Part i + 1 of `suffix` is the product of the outside and the messages after child i.
         for i in range(last - first - 1, -1, -1):
-            after, here = (0 if i == last - first - 1 else i + 2), i + 1
+            after, here = (0 if i == last - first - 1 else i + 2) * size, (i + 1) * size
             child = a.children[min(first + i + 1, last - 1)]
             for j in range(size):
-                m, e = suffix[after * size + j], suffix_exponent[after * size + j]
+                suffix.mantissa[here + j] = suffix.mantissa[after + j]
+                suffix.exponent[here + j] = suffix.exponent[after + j]
                 if after > 0:
                     source = a.message_ptr[child] + a.gather[a.map_ptr[first + i + 1] + j]
-                    m, e = times(m, e, message[source], message_exponent[source])
-                suffix[here * size + j], suffix_exponent[here * size + j] = m, e
+                    _multiply(suffix, here + j, message, source)
         for j in range(size):
-            outer[j], outer_exponent[j] = 0.5, 1
+            outer.mantissa[j], outer.exponent[j] = 0.5, 1
         for c in range(first, last):
             child = a.children[c]
-            here = (c - first + 1) * size
+            here, gp = (c - first + 1) * size, a.map_ptr[c]
             for j in range(size):
-                suffix[here + j], suffix_exponent[here + j] = times(
-                    suffix[here + j], suffix_exponent[here + j], outer[j], outer_exponent[j]
-                )
-                source = a.message_ptr[child] + a.gather[a.map_ptr[c] + j]
-                outer[j], outer_exponent[j] = times(
-                    outer[j], outer_exponent[j], message[source], message_exponent[source]
-                )
-            gp = a.map_ptr[c]
-            below, stop = a.message_ptr[child], a.message_ptr[child + 1]
-            _scatter_down(
-                suffix[here : here + size],
-                suffix_exponent[here : here + size],
-                a.scatter[gp : gp + size],
-                a.scatter_break[gp : gp + size],
-                is_bound,
-                down[below:stop],
-                down_exponent[below:stop],
-            )
+                _multiply(suffix, here + j, outer, j)
+                _multiply(outer, j, message, a.message_ptr[child] + a.gather[gp + j])
+            below = _part(down, a.message_ptr[child], a.message_ptr[child + 1])
+            order, breaks = a.scatter[gp : gp + size], a.scatter_break[gp : gp + size]
+            _scatter_down(_part(suffix, here, here + size), order, breaks, is_bound, below)
 
 
 @jit()
-def cumulate_wide(a: RegionArrays, mask: Flags, joint: Floats, joint_exponent: Ints, cumulative: Floats) -> None:
+def cumulate_wide(a: RegionArrays, mask: Flags, joint: WideArrays, cumulative: Floats) -> None:
     """Write, for each region and separator state, the running sums of its own variable's posterior weights.
 
     The weights of each separator state have their own scale.
@@ -236,17 +216,17 @@ def cumulate_wide(a: RegionArrays, mask: Flags, joint: Floats, joint_exponent: I
                 t = a.table_ptr[r] + (s * n_rest + i) * k
                 top = ZERO
                 for v in range(k):
-                    e = joint_exponent[a.joint_ptr[r] + s * k + v]
+                    e = joint.exponent[a.joint_ptr[r] + s * k + v]
                     if has_exponents:
                         e += a.exponents[t + v]
                     if a.mantissas[t + v] > 0.0 and (column < 0 or mask[column + v]):
                         top = max(top, e)
                 total = 0.0
                 for v in range(k):
-                    e = joint_exponent[a.joint_ptr[r] + s * k + v]
+                    e = joint.exponent[a.joint_ptr[r] + s * k + v]
                     if has_exponents:
                         e += a.exponents[t + v]
-                    x = a.mantissas[t + v] * joint[a.joint_ptr[r] + s * k + v]
+                    x = a.mantissas[t + v] * joint.mantissa[a.joint_ptr[r] + s * k + v]
                     if x > 0.0 and (column < 0 or mask[column + v]):
                         total += shifted(x, top - e)
                     cumulative[t + v] = total
@@ -287,21 +267,20 @@ def normalise(mantissa: Floats, exponent: Ints) -> None:
 
 
 @jit()
-def divide_rows(
-    mantissa: Floats, exponent: Ints, share: Floats, share_exponent: Ints, total: Floats, total_exponent: Ints
-) -> None:
+def divide_rows(numbers: WideArrays, share: WideArrays, total: WideArrays) -> None:
     """Write the sums of rows, and the entries divided by them (0 in a row of zeros)."""
-    n_rows, n_columns = mantissa.shape
+    n_rows, n_columns = numbers.mantissa.shape
     for r in range(n_rows):
         top = ZERO
         for j in range(n_columns):
-            top = max(top, exponent[r, j])
+            top = max(top, numbers.exponent[r, j])
         found = 0.0
         for j in range(n_columns):
-            found += shifted(mantissa[r, j], top - exponent[r, j])
+            found += shifted(numbers.mantissa[r, j], top - numbers.exponent[r, j])
         for j in range(n_columns):
-            if mantissa[r, j] > 0.0:
-                share[r, j], share_exponent[r, j] = normal(mantissa[r, j] / found, exponent[r, j] - top)
+            if numbers.mantissa[r, j] > 0.0:
+                m, e = normal(numbers.mantissa[r, j] / found, numbers.exponent[r, j] - top)
+                share.mantissa[r, j], share.exponent[r, j] = m, e
             else:
-                share[r, j], share_exponent[r, j] = 0.0, ZERO
-        total[r], total_exponent[r] = normal(found, top)
+                share.mantissa[r, j], share.exponent[r, j] = 0.0, ZERO
+        total.mantissa[r], total.exponent[r] = normal(found, top)

@@ -7,112 +7,102 @@ are never combined, other than in products.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints, Ints16
 from certimap.core.rounding import ULP
 from certimap.kernels.jit import jit
-from certimap.kernels.wide import ZERO, larger, normal, plus, shifted, times
+from certimap.kernels.wide import ZERO, WideArrays, larger, normal, plus, shifted, times
 from certimap.solvers.elimination.kernels.dominance import BLOCK, block_maxima, spatial_order
 
 STEP = 256  # exponents of frames are multiples of this
 
 
+class Vectors(NamedTuple):
+    """Rows of vectors by context; see above."""
+
+    values: Floats
+    ptr: Ints
+
+
+class Pairs(NamedTuple):
+    """Selected pairs of rows of two sets, with the scores of their products, and pointers by context."""
+
+    left: Ints
+    right: Ints
+    scores: Floats
+    ptr: Ints
+
+
 @jit()
-def fold(
-    matrix: Floats,
-    exponents: Ints,
-    child: Floats,
-    child_exponents: Ints,
-    context: Ints,
-    hidden: Ints,
-    out: Floats,
-    out_exponents: Ints,
-) -> None:
+def fold(matrix: WideArrays, child: WideArrays, context: Ints, hidden: Ints, out: WideArrays) -> None:
     """Multiply a joint matrix by a child's; entry (c, h) meets the child's (context[c], hidden[h])."""
     for c in range(len(context)):
         for h in range(len(hidden)):
-            out[c, h], out_exponents[c, h] = times(
-                matrix[c, h], exponents[c, h], child[context[c], hidden[h]], child_exponents[context[c], hidden[h]]
+            a, b = context[c], hidden[h]
+            out.mantissa[c, h], out.exponent[c, h] = times(
+                matrix.mantissa[c, h], matrix.exponent[c, h], child.mantissa[a, b], child.exponent[a, b]
             )
 
 
 @jit()
-def reduce(matrix: Floats, exponents: Ints, context: Ints, hidden: Ints, out: Floats, out_exponents: Ints) -> None:
+def reduce(matrix: WideArrays, context: Ints, hidden: Ints, out: WideArrays) -> None:
     """Map a functional on the joint space to a child: sum over hidden states, maximise over contexts."""
-    n_hidden = out.shape[1]
-    out[:, :] = 0.0
-    out_exponents[:, :] = ZERO
+    n_hidden = out.mantissa.shape[1]
+    out.mantissa[:, :] = 0.0
+    out.exponent[:, :] = ZERO
     total, top = np.empty(n_hidden), np.empty(n_hidden, np.int64)
     for c in range(len(context)):
         total[:] = 0.0
         top[:] = ZERO
         for h in range(len(hidden)):
             d = hidden[h]
-            total[d], top[d] = plus(total[d], top[d], matrix[c, h], exponents[c, h])
+            total[d], top[d] = plus(total[d], top[d], matrix.mantissa[c, h], matrix.exponent[c, h])
         o = context[c]
         for d in range(n_hidden):
             m, e = normal(total[d], top[d])
-            out[o, d], out_exponents[o, d] = larger(out[o, d], out_exponents[o, d], m, e)
+            out.mantissa[o, d], out.exponent[o, d] = larger(out.mantissa[o, d], out.exponent[o, d], m, e)
 
 
 @jit()
 def project(
-    matrix: Floats,
-    exponents: Ints,
-    table: Floats,
-    table_exponents: Ints,
-    shape: tuple[int, int, int, int, int],
-    is_query: bool,
-    out: Floats,
-    out_exponents: Ints,
+    matrix: WideArrays, table: WideArrays, shape: tuple[int, int, int, int, int], is_query: bool, out: WideArrays
 ) -> None:
     """Map a functional on a region's separator down to its joint space, through its table.
 
     `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
-    order; `table_exponents` may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
+    order; its exponents may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
-    has_exponents = len(table_exponents) > 0
+    has_exponents = len(table.exponent) > 0
     total, top = np.empty(k), np.empty(k, np.int64)
     for sq in range(n_sq):
         for sh in range(n_sh):
             for v in range(k):
                 c, h = (sq * k + v, sh) if is_query else (sq, sh * k + v)
-                out[c, h], out_exponents[c, h] = 0.0, ZERO
+                out.mantissa[c, h], out.exponent[c, h] = 0.0, ZERO
             for rq in range(n_rq):
                 total[:] = 0.0
                 top[:] = ZERO
                 for rh in range(n_rh):
-                    m, e = matrix[sq * n_rq + rq, sh * n_rh + rh], exponents[sq * n_rq + rq, sh * n_rh + rh]
+                    c, h = sq * n_rq + rq, sh * n_rh + rh
+                    m, e = matrix.mantissa[c, h], matrix.exponent[c, h]
                     t = (((sq * n_sh + sh) * n_rq + rq) * n_rh + rh) * k
                     if m == 0.0:
                         continue
                     for v in range(k):
-                        x = e + table_exponents[t + v] if has_exponents else e
-                        total[v], top[v] = plus(total[v], top[v], m * table[t + v], x)
+                        x = e + table.exponent[t + v] if has_exponents else e
+                        total[v], top[v] = plus(total[v], top[v], m * table.mantissa[t + v], x)
                 for v in range(k):
                     c, h = (sq * k + v, sh) if is_query else (sq, sh * k + v)
                     m, e = normal(total[v], top[v])
-                    out[c, h], out_exponents[c, h] = larger(out[c, h], out_exponents[c, h], m, e)
+                    out.mantissa[c, h], out.exponent[c, h] = larger(out.mantissa[c, h], out.exponent[c, h], m, e)
 
 
 @jit()
-def smaller(
-    left: Floats, left_exponents: Ints, right: Floats, right_exponents: Ints, out: Floats, out_exponents: Ints
-) -> None:
-    """Write the entrywise minimum of two flat arrays."""
-    for i in range(len(left)):
-        if left_exponents[i] < right_exponents[i] or (
-            left_exponents[i] == right_exponents[i] and left[i] <= right[i]
-        ):
-            out[i], out_exponents[i] = left[i], left_exponents[i]
-        else:
-            out[i], out_exponents[i] = right[i], right_exponents[i]
-
-
-@jit()
-def scaled(matrix: Floats, exponents: Ints, offsets: Ints, bound: Floats, out: Floats) -> int:
+def scaled(matrix: WideArrays, offsets: Ints, bound: Floats, out: Floats) -> int:
     """Write doubles out = matrix 2^(offsets - top), the largest in [1/2, 1); return the exponent top.
 
     `offsets` may be empty (all 0). Results below 2^-1074 become 0, and so do entries for which `bound`, a bound on
@@ -120,78 +110,77 @@ def scaled(matrix: Floats, exponents: Ints, offsets: Ints, bound: Floats, out: F
     """
     has_offsets = offsets.size > 0
     top = ZERO
-    for c in range(matrix.shape[0]):
-        for h in range(matrix.shape[1]):
-            if matrix[c, h] > 0.0 and bound[c, h] > 0.0:
-                e = exponents[c, h] + offsets[c, h] if has_offsets else exponents[c, h]
+    for c in range(matrix.mantissa.shape[0]):
+        for h in range(matrix.mantissa.shape[1]):
+            if matrix.mantissa[c, h] > 0.0 and bound[c, h] > 0.0:
+                e = matrix.exponent[c, h] + offsets[c, h] if has_offsets else matrix.exponent[c, h]
                 top = max(top, e)
     if top == ZERO:
         out[:, :] = 0.0
         return top
-    for c in range(matrix.shape[0]):
-        for h in range(matrix.shape[1]):
-            e = exponents[c, h] + offsets[c, h] if has_offsets else exponents[c, h]
-            is_positive = matrix[c, h] > 0.0 and bound[c, h] > 0.0
-            out[c, h] = shifted(matrix[c, h], top - e) if is_positive else 0.0
+    for c in range(matrix.mantissa.shape[0]):
+        for h in range(matrix.mantissa.shape[1]):
+            e = matrix.exponent[c, h] + offsets[c, h] if has_offsets else matrix.exponent[c, h]
+            is_positive = matrix.mantissa[c, h] > 0.0 and bound[c, h] > 0.0
+            out[c, h] = shifted(matrix.mantissa[c, h], top - e) if is_positive else 0.0
     return top
 
 
 @jit()
-def frame(matrix: Floats, exponents: Ints, offsets: Ints) -> tuple[int, bool]:
+def frame(matrix: WideArrays, offsets: Ints) -> tuple[int, bool]:
     """Choose exponents base + offsets, in steps of `STEP`, for vectors that the matrix bounds.
 
     An entry of a vector is then at most 2^(STEP/2). Returns the base, and whether any offset is not 0.
     """
     base = ZERO
-    for c in range(matrix.shape[0]):
-        for h in range(matrix.shape[1]):
-            if matrix[c, h] > 0.0:
-                base = max(base, exponents[c, h])
+    for c in range(matrix.mantissa.shape[0]):
+        for h in range(matrix.mantissa.shape[1]):
+            if matrix.mantissa[c, h] > 0.0:
+                base = max(base, matrix.exponent[c, h])
     found = False
-    for c in range(matrix.shape[0]):
-        for h in range(matrix.shape[1]):
+    for c in range(matrix.mantissa.shape[0]):
+        for h in range(matrix.mantissa.shape[1]):
             offsets[c, h] = 0
-            if matrix[c, h] > 0.0:
-                offsets[c, h] = -((base - exponents[c, h] + STEP // 2) // STEP) * STEP
+            if matrix.mantissa[c, h] > 0.0:
+                offsets[c, h] = -((base - matrix.exponent[c, h] + STEP // 2) // STEP) * STEP
                 found = found or offsets[c, h] != 0
     return (base if base > ZERO else 0), found
 
 
 @jit()
-def unframed(values: Floats, base: int, offsets: Ints, out: Floats, out_exponents: Ints) -> None:
+def unframed(values: Floats, base: int, offsets: Ints, out: WideArrays) -> None:
     """Write values 2^(base + offsets) as wide numbers; `offsets` may be empty."""
     has_offsets = offsets.size > 0
     for c in range(values.shape[0]):
         for h in range(values.shape[1]):
             e = base + offsets[c, h] if has_offsets else base
-            out[c, h], out_exponents[c, h] = normal(values[c, h], e)
+            out.mantissa[c, h], out.exponent[c, h] = normal(values[c, h], e)
 
 
 @jit()
 def framed_table(
-    table: Floats,
-    table_exponents: Ints,
+    table: WideArrays,
     shape: tuple[int, int, int, int, int],
     is_query: bool,
-    joint_offsets: Ints,
-    out_offsets: Ints,
+    offsets: tuple[Ints, Ints],
     shift: int,
     limit: int,
     out: Floats,
 ) -> None:
     """Rescale a region's table between two frames: table 2^(shift + joint offset - out offset).
 
-    Exponents are capped at `limit`; exponents and offsets may be empty.
+    Exponents are capped at `limit`; exponents and `offsets`, of the joint and of the result, may be empty.
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
-    has_exponents, has_joint, has_out = len(table_exponents) > 0, joint_offsets.size > 0, out_offsets.size > 0
+    joint_offsets, out_offsets = offsets
+    has_exponents, has_joint, has_out = len(table.exponent) > 0, joint_offsets.size > 0, out_offsets.size > 0
     t = 0
     for sq in range(n_sq):
         for sh in range(n_sh):
             for rq in range(n_rq):
                 for rh in range(n_rh):
                     for v in range(k):
-                        m, e = normal(table[t], table_exponents[t] + shift if has_exponents else shift)
+                        m, e = normal(table.mantissa[t], table.exponent[t] + shift if has_exponents else shift)
                         if has_joint:
                             e += joint_offsets[sq * k + v, sh] if is_query else joint_offsets[sq, sh * k + v]
                         if has_out:
@@ -226,19 +215,9 @@ def _dots(weighted: Floats, a: int, columns: Floats, low: int, high: int, out: F
 
 @jit()
 def select_pairs(
-    left: Floats,
-    left_ptr: Ints,
-    right: Floats,
-    right_ptr: Ints,
-    right_context: Ints,
-    hidden_map: Ints,
-    functional: Floats,
-    threshold: float,
-    left_rows: Ints,
-    right_rows: Ints,
-    scores: Floats,
-    out_ptr: Ints,
-) -> tuple[int, int]:
+    left: Vectors, right: Vectors, right_context: Ints, hidden_map: Ints, functional: Floats, threshold: float,
+    out: Pairs,
+) -> tuple[int, int]:  # fmt: skip
     """Find the pairs (a, b) in each context whose product exceeds a threshold, without building the products.
 
     Context c pairs its rows of `left` with the rows of `right` in context `right_context[c]`; column h of
@@ -251,41 +230,41 @@ def select_pairs(
     """
     n_out = 0
     work = 0
-    width = left.shape[1]
-    right_width = right.shape[1]
+    left_values, right_values = left.values, right.values
+    width, right_width = left_values.shape[1], right_values.shape[1]
     buffer = np.empty(BLOCK)
     # The dot product of maxima is at least every other in exact arithmetic; each is off by at most as many
     # roundings of products and of sums as there are entries.
     lift = 1.0 + 2.0 * ULP * (right_width + 1.0)
-    for c in range(len(left_ptr) - 1):
-        out_ptr[c] = n_out
-        a0, a1 = int(left_ptr[c]), int(left_ptr[c + 1])
+    for c in range(len(left.ptr) - 1):
+        out.ptr[c] = n_out
+        a0, a1 = int(left.ptr[c]), int(left.ptr[c + 1])
         other = int(right_context[c])
-        b0, b1 = int(right_ptr[other]), int(right_ptr[other + 1])
+        b0, b1 = int(right.ptr[other]), int(right.ptr[other + 1])
         n_left, n_right = a1 - a0, b1 - b0
         if n_left == 0 or n_right == 0:
             continue
         weighted = np.zeros((n_left, right_width))
         for a in range(n_left):
             for h in range(width):
-                weighted[a, hidden_map[h]] += left[a0 + a, h] * functional[c, h]
+                weighted[a, hidden_map[h]] += left_values[a0 + a, h] * functional[c, h]
         left_order = np.arange(n_left)
         right_order = np.arange(b0, b1)
         blocked = n_left * n_right > 4 * BLOCK * BLOCK
         if blocked and n_left > BLOCK:
             spatial_order(weighted, 0, n_left, BLOCK, left_order)
         if blocked and n_right > BLOCK:
-            spatial_order(right, b0, b1, BLOCK, right_order)
+            spatial_order(right_values, b0, b1, BLOCK, right_order)
         n_left_blocks = (n_left + BLOCK - 1) // BLOCK
         n_right_blocks = (n_right + BLOCK - 1) // BLOCK
         left_top = np.empty((n_left_blocks, right_width))
         right_top = np.empty((n_right_blocks, right_width))
         block_maxima(weighted, left_order, n_left, BLOCK, left_top)
-        block_maxima(right, right_order, n_right, BLOCK, right_top)
+        block_maxima(right_values, right_order, n_right, BLOCK, right_top)
         columns = np.empty((right_width, n_right))
         for b in range(n_right):
             for d in range(right_width):
-                columns[d, b] = right[right_order[b], d]
+                columns[d, b] = right_values[right_order[b], d]
         top_columns = np.ascontiguousarray(right_top.T)
         for la in range(n_left_blocks):
             for rb in range(n_right_blocks):
@@ -308,13 +287,13 @@ def select_pairs(
                     _dots(weighted, a, columns, low, high, buffer)
                     for j in range(high - low):
                         if buffer[j] > threshold:
-                            if n_out >= len(left_rows):
+                            if n_out >= len(out.left):
                                 return -1, work
-                            left_rows[n_out] = a0 + a
-                            right_rows[n_out] = right_order[low + j]
-                            scores[n_out] = buffer[j]
+                            out.left[n_out] = a0 + a
+                            out.right[n_out] = right_order[low + j]
+                            out.scores[n_out] = buffer[j]
                             n_out += 1
-    out_ptr[len(left_ptr) - 1] = n_out
+    out.ptr[len(left.ptr) - 1] = n_out
     return n_out, work
 
 
