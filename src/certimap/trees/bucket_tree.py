@@ -382,7 +382,7 @@ class BucketTreePosterior:
     def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
         _, work = wide_up(self.region_tree, mask, is_bound=True)
-        return tuple(work.message)
+        return work.message
 
     def _sweep(self, mask: Flags, *, is_bound: bool) -> tuple[Floats, Floats]:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
