@@ -55,7 +55,7 @@ def test_pairs_and_their_products():
         room = len(scores)
         rows, columns, found = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
         ptr = np.empty(4, np.int64)
-        sets = kernels.Vectors(left, left_ptr), kernels.Vectors(right, right_ptr)
+        sets = kernels.VectorRows(left, left_ptr), kernels.VectorRows(right, right_ptr)
         args = (*sets, context, hidden, functional, threshold)
         n, _ = kernels.select_pairs(*args, kernels.Pairs(rows, columns, found, ptr))
         assert n == room

@@ -259,7 +259,7 @@ def product(
     than `max_pairs` pairs pass the threshold.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
-    total_work, sets = 0, (kernels.Vectors(left.values, left.ptr), kernels.Vectors(right.values, right.ptr))
+    total_work, sets = 0, (kernels.VectorRows(left.values, left.ptr), kernels.VectorRows(right.values, right.ptr))
     while True:
         rows = np.empty(room, np.int64), np.empty(room, np.int64)
         found = kernels.Pairs(*rows, np.empty(room), np.empty(len(left.ptr), np.int64))

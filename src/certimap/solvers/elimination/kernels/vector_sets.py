@@ -20,7 +20,7 @@ from certimap.solvers.elimination.kernels.dominance import BLOCK, block_maxima, 
 STEP = 256  # exponents of frames are multiples of this
 
 
-class Vectors(NamedTuple):
+class VectorRows(NamedTuple):
     """Rows of vectors by context; see above."""
 
     values: Floats
@@ -215,7 +215,7 @@ def _dots(weighted: Floats, a: int, columns: Floats, low: int, high: int, out: F
 
 @jit()
 def select_pairs(
-    left: Vectors, right: Vectors, right_context: Ints, hidden_map: Ints, functional: Floats, threshold: float,
+    left: VectorRows, right: VectorRows, right_context: Ints, hidden_map: Ints, functional: Floats, threshold: float,
     out: Pairs,
 ) -> tuple[int, int]:  # fmt: skip
     """Find the pairs (a, b) in each context whose product exceeds a threshold, without building the products.
