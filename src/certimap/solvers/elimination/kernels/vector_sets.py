@@ -215,8 +215,8 @@ def _dots(weighted: Floats, a: int, columns: Floats, low: int, high: int, out: F
 
 @jit()
 def select_pairs(
-    left: VectorRows, right: VectorRows, right_context: Ints, hidden_map: Ints, functional: Floats, threshold: float,
-    out: Pairs,
+    left: VectorRows, right: VectorRows, right_context: Ints, hidden_map: Ints,
+    functional: Floats, threshold: float, out: Pairs,
 ) -> tuple[int, int]:  # fmt: skip
     """Find the pairs (a, b) in each context whose product exceeds a threshold, without building the products.
 
