@@ -121,6 +121,34 @@ def best_order(
     return search.measured(best.order, ())
 
 
+def hidden_first(
+    scopes: Iterable[Collection[int]],
+    sizes: Mapping[int, int],
+    query: Collection[int],
+    log2_limits: Iterable[float],
+    log2_most: float,
+    *,
+    cost: int = FILL,
+    row: int = 0,
+    control: Control | None = None,
+) -> tuple[list[int], float] | None:
+    """Return a greedy order and log2 of the joint states of its cliques together: at most `log2_most`, or None.
+
+    Hidden variables go first while their cliques have at most 2^limit joint states. The first limit that keeps
+    the whole within `log2_most` decides.
+
+    `cost`: `FILL`, `WEIGHTED_FILL` or `SIZE`.
+    `row`: of random numbers that raise the costs a little; 0 raises none.
+    """
+    search = _Search(scopes, sizes, dict.fromkeys(query, QUERIED), control)
+    noise, spread = _NOISE[1] if row else (-1.0, 0.0)
+    for limit in log2_limits:
+        found = search.greedy(OrderRule(cost, _grains(limit), noise, spread), None, row, log2_most)
+        if found is not None:
+            return [search.variables[i] for i in found.order.tolist()], found.log2_size
+    return None
+
+
 def plan_elimination(
     scopes: Sequence[Collection[int]],
     sizes: Mapping[int, int],

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.reference.problem_twin import all_values, random_problem
 
 from certimap.core.control import Control, TimeUp
+from certimap.networks.delayed_orders import RECIPES, delayed, greedily_delayed
 from certimap.networks.kernels import mixed as kernels
 from certimap.networks.mixed_tree import MixedTree
 from certimap.networks.problem import Problem, Table
-from certimap.solvers.networks.full_width import delayed
 
 
 def best_by_state(problem: Problem) -> tuple[float, dict[int, np.ndarray]]:
@@ -71,6 +71,25 @@ def test_delayed_orders_hold_all_variables_and_bound(seed: int, bits: float) -> 
     assert sorted(towards) == sorted(problem.sizes)
     assert towards[-1] == base[0]
     check(problem, towards)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(4.0, 14.0))
+def test_greedy_orders_keep_to_their_limit_and_let_hidden_variables_go_first(seed: int, bits: float) -> None:
+    problem = random_problem(np.random.default_rng(seed), max_variables=7, max_states=3, nuisance=0.6)
+    for recipe in RECIPES[1:]:
+        found = greedily_delayed(problem, bits, recipe)
+        if found is None:
+            continue
+        assert sorted(found.order) == sorted(problem.sizes)
+        cliques = [math.prod(problem.sizes[v] for v in (r.own, *r.separator)) for r in
+                   MixedTree(problem, found.order).regions]  # fmt: skip
+        assert sum(cliques) == pytest.approx(2.0**found.log2_work)
+        assert found.log2_work <= bits
+        check(problem, found.order)
+    roomy = greedily_delayed(problem, 40.0, RECIPES[1])
+    assert roomy is not None
+    assert [v in problem.query for v in roomy.order] == sorted(v in problem.query for v in roomy.order)
 
 
 def grid(n: int, seed: int, queried: float) -> Problem:

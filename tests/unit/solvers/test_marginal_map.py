@@ -123,6 +123,35 @@ def test_a_grid_is_proved_and_the_same_seed_takes_the_same_way() -> None:
     assert (again.assignment, again.history[-1].n_nodes) == (result.assignment, result.history[-1].n_nodes)
 
 
+def test_moves_better_an_answer_and_bounds_of_several_orders_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, query = grid(5, 5, 12)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    best = max(truth_of_grid(posterior))
+
+    def nothing(self: FullWidth, state: object, bounds: object, ledger: object) -> None:
+        """Neither dive nor expand."""
+
+    monkeypatch.setattr(FullWidth, "_dive", nothing)
+    monkeypatch.setattr(FullWidth, "_expand", nothing)
+    tuning = full_width.Tuning(bits=(3.0, 9.0, 12.0), climb_work=0.0)
+    solver, ledger = FullWidth(tuning), Ledger(posterior, epsilon=0.0, delta=0.0)
+    ledger.candidates(posterior.point({}))
+    first = ledger.best_log_prob
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    for _ in range(60):
+        state.move_share = 1.0
+        state = solver.step(state, ledger)
+        assert not state.open or -state.open[0][0] >= best - 1e-12
+    assert first < best
+    assert ledger.best_log_prob == pytest.approx(best, abs=1e-9)
+    assert not state.steps
+
+
+def truth_of_grid(posterior: NetworkPosterior) -> list[float]:
+    points = np.array(list(itertools.product(*(range(k) for k in posterior.domain.n_states))))
+    return posterior.log_prob(points).tolist()
+
+
 def test_it_ends_in_time_and_pickles_between_steps() -> None:
     model, query = grid(18, 5, 150)
     started = time.perf_counter()

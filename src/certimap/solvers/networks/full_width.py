@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -13,8 +12,10 @@ from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
-from certimap.core.control import Control
+from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
+from certimap.networks.delayed_orders import RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
+from certimap.networks.kernels.orders import PLACE
 from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
@@ -31,15 +32,20 @@ class Tuning:
 
     # log base 2 of the joint states of all cliques together that one bound may form: steps that are taken one
     # after another, after the least that is possible
-    bits: tuple[float, ...] = (20.0, 23.5, 26.0, 28.5)
+    bits: tuple[float, ...] = (20.0, 22.0, 24.0, 26.0, 28.5)
     most_bits: float = 31.0  # the same, where no order needs less
+    slack_bits: float = 1.0  # log base 2 of what the first step may take beyond the least that is possible
+    kept: float = 0.5  # of the recipes for orders, that go on to the next step
     memory_share: float = 0.25  # of the memory of the run, for the tables of one bound
     # share of the gap that a costlier bound of the whole must close for the search to use such bounds
     gain: float = 0.1
     dive_share: float = 0.25  # of the free variables that a dive fixes at a time
     dive_failures: int = 8  # dead ends after which a dive is given up
     first_stride: int = 4  # boxes expanded between two dives, doubled whenever a dive finds nothing better
-    climb_work: float = 1e8  # table entries that a climb from an answer may visit
+    climb_work: float = 1e6  # table entries that a climb from an answer may visit
+    move_share: float = 0.25  # of all work, for moves from the best answer, and while they gain
+    gaining_share: float = 0.5
+    growth: float = 1.2  # of the number of variables in a move
 
 
 class Box(NamedTuple):
@@ -64,6 +70,12 @@ class BoxBounds:
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         scopes = [t.scope for t in problem.tables]
         self.base = list(best_order(scopes, problem.sizes, control=control).order)
+        self.tables: dict[int, list[int]] = {v: [] for v in problem.sizes}
+        for k, table in enumerate(problem.tables):
+            for v in table.scope:
+                self.tables[v].append(k)
+        self.recipe = Recipe(PLACE)
+        self.ceilings = np.full(self.n_columns, np.inf)  # nats that no open assignment with a state exceeds
         self.gains: dict[int, float] = {}
         self.bits = self.least_bits = 0.0
         self.work = 0.0
@@ -98,7 +110,7 @@ class BoxBounds:
         return restrict(self.problem, cut), kept
 
     def order(self, problem: Problem, bits: float) -> DelayedOrder:
-        """Return the order that delays most, its cliques having at most 2^bits joint states together."""
+        """Follow the base, delaying most with cliques of at most 2^bits joint states together, if it can."""
         least = delayed(problem, self.base, 0.0)
         allowed = bits - 2.0
         while allowed > least.log2_largest:
@@ -108,8 +120,10 @@ class BoxBounds:
             allowed -= 1.0
         return least
 
-    def bound(self, mask: Mask, bits: float) -> Box | None:
+    def bound(self, mask: Mask, bits: float, recipe: Recipe | None = None) -> Box | None:
         """Bound a box and every state in it; None where no elimination keeps to the limits.
+
+        `recipe`: of the order, which must keep to `bits`; None takes the best one so far, or follows the base.
 
         Cost: the products of up to three passes. Raises TimeUp when it would end too late.
         """
@@ -117,7 +131,12 @@ class BoxBounds:
         each = np.full(self.n_columns, -np.inf)
         if problem.constant == -math.inf:
             return Box(-math.inf, each)
-        order = self.order(problem, bits)
+        rule = recipe or self.recipe
+        order = None if rule.cost == PLACE else greedily_delayed(problem, bits, rule, self.control)
+        if order is None:
+            if rule.cost != PLACE and recipe is not None:
+                return None
+            order = self.order(problem, bits)
         tree = MixedTree(problem, order.order, self.control, self.workers)
         share = self.tuning.memory_share * self.control.memory_limit
         if order.log2_work > self.tuning.most_bits or tree.n_bytes > share:
@@ -127,19 +146,42 @@ class BoxBounds:
         finally:
             self.work += tree.work
         if not self.gains:
-            self._learn(tree, found)
-            self.least_bits = order.log2_work
+            self._learn(tree, found, order.log2_work)
         for i, v in enumerate(self.variables):
             own = found.each[v] if v in found.each else np.full(len(kept[v]), found.log_value)
             each[self.starts[i] + kept[v]] = own
-        return Box(found.log_value, each)
+        each = np.minimum(each, self.ceilings)
+        return Box(min(found.log_value, self.least_top(mask, each)), each)
 
-    def _learn(self, tree: MixedTree, found: StateBounds) -> None:
+    def least_top(self, mask: Mask, each: Floats) -> float:
+        """Return the least over all variables of the largest bound among their states left in a box."""
+        if not self.variables:
+            return math.inf
+        return float(np.maximum.reduceat(np.where(mask, each, -np.inf), self.starts[:-1]).min())
+
+    def group(self, rng: np.random.Generator, size: int) -> set[int]:
+        """Return connected queried variables around a random one, at most `size`."""
+        start = self.variables[int(rng.integers(len(self.variables)))]
+        order, seen, found = [start], {start}, {start}
+        for v in order:
+            near = sorted({u for k in self.tables[v] for u in self.problem.tables[k].scope} - seen)
+            rng.shuffle(near)
+            order += near
+            seen.update(near)
+            found |= {u for u in near[: size - len(found)] if u in self.problem.query}
+            if len(found) >= size:
+                break
+        return found
+
+    def _learn(self, tree: MixedTree, found: StateBounds, log2_work: float) -> None:
         """Keep what waiting brings for each variable, and an order that runs to the one which brings most."""
+        self.least_bits = log2_work
         tops = {v: float(own.max()) for v, own in found.each.items()}
         self.gains = {v: found.log_total - top for v, top in tops.items()}
         if tops:
-            self.base = tree.order_towards(min(tops, key=lambda v: (tops[v], v)))
+            base = tree.order_towards(min(tops, key=lambda v: (tops[v], v)))
+            if delayed(self.problem, base, 0.0).log2_work <= log2_work + self.tuning.slack_bits:
+                self.base = base
 
 
 @dataclass(eq=False)
@@ -151,8 +193,17 @@ class FullWidthState:
     bounds: BoxBounds | None = None
     open: list[tuple[float, int, bytes]] = field(default_factory=list[tuple[float, int, bytes]])
     closed: float = -math.inf
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
     steps: list[float] = field(default_factory=list[float])
+    # recipes: of orders, for the next step; pending, tried: during a step, the last ones with their bounds
+    recipes: list[Recipe] = field(default_factory=lambda: list(RECIPES))
+    pending: list[Recipe] = field(default_factory=list[Recipe])
+    tried: list[tuple[float, Recipe]] = field(default_factory=list[tuple[float, Recipe]])
+    known: float = math.inf  # the bound before the present step
     work_before: float = 0.0
+    move_size: float = 0.0  # variables in a move, and what moves have cost
+    move_work: float = 0.0
+    move_share: float = 0.0
     until_dive: int = 0
     stride: int = 1
     n_nodes: int = 0
@@ -184,7 +235,7 @@ class FullWidth(WholeSpaceSolver):
     family: ClassVar[Family] = "search"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> FullWidthState:
-        return FullWidthState(posterior, control)
+        return FullWidthState(posterior, control, rng=rng)
 
     def effort(self, state: FullWidthState) -> Effort:
         n_bytes = sum(len(mask) + 100 for _, _, mask in state.open[:1]) * len(state.open)
@@ -198,6 +249,8 @@ class FullWidth(WholeSpaceSolver):
             self._open_whole(state, state.bounds)
         elif self._is_time_for_more(state, state.bounds):
             self._bound_open(state, state.bounds, ledger)
+        elif self._may_move(state, state.bounds, ledger):
+            self._move(state, state.bounds, ledger)
         elif state.until_dive == 0:
             self._dive(state, state.bounds, ledger)
         else:
@@ -217,26 +270,52 @@ class FullWidth(WholeSpaceSolver):
             state.done = True
             return
         self._push(state, bounds.full(), found.bound)
-        state.steps = [bits for bits in self.tuning.bits if bits > bounds.least_bits]
+        first, *more = self.tuning.bits
+        least = max(bounds.least_bits + self.tuning.slack_bits, first)
+        state.steps = [least, *(bits for bits in more if bits > least)]
 
     def _is_time_for_more(self, state: FullWidthState, bounds: BoxBounds) -> bool:
         """Whether the search at the present work per box has cost as much as one bound with more would."""
-        return bool(state.steps) and bounds.work - state.work_before >= 2.0 ** (state.steps[0] + PASSES_LOG2)
+        if not state.steps or not state.recipes:
+            return False
+        return bool(state.tried) or bounds.work - state.work_before >= 2.0 ** (state.steps[0] + PASSES_LOG2)
 
     def _bound_open(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
-        """Bound all that is open with more work; go on with as much per box where that pays."""
-        bits, known = state.steps.pop(0), -state.open[0][0]
+        """Bound all that is open with more work, by one order after another; go on by the best where that pays."""
+        if not state.tried:
+            state.pending, state.known = list(state.recipes), -state.open[0][0]
         hull = np.zeros(bounds.n_columns, np.bool_)
         for _, _, packed in state.open:
             hull |= self._mask(bounds, packed)
-        found = bounds.bound(hull, bits)
+        bits, recipe = state.steps[0], state.pending.pop(0)
+        try:
+            found = bounds.bound(hull, bits, recipe)
+        except TimeUp:  # boxes of a search with less work per box may still end in time
+            state.control.check("bounding all that is open")
+            found, state.pending, state.steps = None, [], [bits]
         state.n_nodes += 1
-        state.work_before = bounds.work
-        if found is None:
-            return
-        if known - found.bound >= self.tuning.gain * (known - ledger.best_log_prob):
-            bounds.bits = bits
-        state.open = [(max(bound, -found.bound), number, mask) for bound, number, mask in state.open]
+        state.tried.append((math.inf if found is None else found.bound, recipe))
+        if found is not None:
+            self._lower(state, bounds, found)
+        if not state.pending:
+            state.tried.sort(key=lambda pair: pair[0])
+            n_kept = max(1, math.floor(self.tuning.kept * len(state.tried)))
+            state.recipes = [recipe for _, recipe in state.tried[:n_kept]]
+            bounds.recipe = state.recipes[0]
+            if state.known + state.open[0][0] >= self.tuning.gain * (state.known - ledger.best_log_prob):
+                bounds.bits = bits
+            state.tried, state.work_before = [], bounds.work
+            state.steps.pop(0)
+
+    def _lower(self, state: FullWidthState, bounds: BoxBounds, found: Box) -> None:
+        """Let bounds of all that is open count in each open box."""
+        outside = np.isneginf(found.each)  # what is not open, or impossible
+        bounds.ceilings = np.where(outside, bounds.ceilings, found.each)
+        lowered: list[tuple[float, int, bytes]] = []
+        for bound, number, packed in state.open:
+            top = bounds.least_top(self._mask(bounds, packed), found.each)
+            lowered.append((max(bound, -found.bound, -top), number, packed))
+        state.open = lowered
         heapq.heapify(state.open)
 
     def _push(self, state: FullWidthState, mask: Mask, bound: float) -> None:
@@ -304,21 +383,29 @@ class FullWidth(WholeSpaceSolver):
     # --- answers -----------------------------------------------------------------------------------------
 
     def _dive(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
-        """Fix the clearest variables of the most promising box, some at a time, until all are fixed."""
+        """Look for a better answer in the most promising box."""
         before = ledger.best_log_prob
-        mask = self._mask(bounds, state.open[0][2])
+        self._dive_into(state, bounds, ledger, self._mask(bounds, state.open[0][2]))
+        state.stride = 1 if ledger.best_log_prob > before else 2 * state.stride
+        state.until_dive = self.tuning.first_stride * state.stride
+
+    def _dive_into(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, mask: Mask) -> bool:
+        """Fix the clearest variables of a box, some at a time, until all are fixed.
+
+        Returns whether the first bound showed that there is no better answer in the box.
+        """
         tried: list[tuple[Mask, int]] = []  # boxes before a number of variables was fixed
         share, n_failures = self.tuning.dive_share, 0
         while n_failures <= self.tuning.dive_failures:
             found = self._evaluated(state, bounds, mask)
             if found is None:
                 break
-            left = mask & (found.each > max(ledger.best_log_prob, -math.inf))
+            left = mask & (found.each > ledger.best_log_prob)
             counts = bounds.counts(left)
             if found.bound <= ledger.best_log_prob or np.any(counts == 0):
                 n_failures += 1
                 if not tried:
-                    break
+                    return n_failures == 1
                 mask, n_fixed = tried.pop()
                 share = max(1, n_fixed // 4) / max(1, len(counts))
                 continue
@@ -327,8 +414,34 @@ class FullWidth(WholeSpaceSolver):
                 break
             tried.append((left, int(np.sum(counts > 1))))
             mask = self._fixed(bounds, left, found.each, counts, share)
-        state.stride = 1 if ledger.best_log_prob > before else 2 * state.stride
-        state.until_dive = self.tuning.first_stride * state.stride
+        return False
+
+    def _may_move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> bool:
+        """Whether moves from the best answer may have their next turn."""
+        if len(bounds.variables) < 2 or ledger.best_log_prob == -math.inf:
+            return False
+        return state.move_work <= (state.move_share or self.tuning.move_share) * bounds.work
+
+    def _move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
+        """Let connected variables leave the best answer while the others stay; more of them where none gains."""
+        before, point, work = ledger.best_log_prob, ledger.best_point, bounds.work
+        assert point is not None
+        states, n = state.posterior.states, len(bounds.variables)
+        inner: list[int] = states.to_problem(point[None])[0][0].tolist()
+        now = dict(zip(states.variables, inner, strict=True))
+        state.move_size = min(state.move_size or 0.25 * n, n - 1.0)
+        free = bounds.group(state.rng, max(2, int(state.move_size)))
+        mask = np.zeros(bounds.n_columns, np.bool_)
+        for i, v in enumerate(bounds.variables):
+            a, b = bounds.starts[i], bounds.starts[i + 1]
+            mask[a:b] = v in free
+            mask[a + now[v]] = True
+        is_closed = self._dive_into(state, bounds, ledger, mask)
+        has_gained = ledger.best_log_prob > before
+        if not has_gained:
+            state.move_size *= self.tuning.growth if is_closed else 1.0 / self.tuning.growth
+        state.move_share = self.tuning.gaining_share if has_gained else self.tuning.move_share
+        state.move_work += bounds.work - work
 
     def _fixed(self, bounds: BoxBounds, mask: Mask, each: Floats, counts: Ints, share: float) -> Mask:
         """Fix a share of the free variables, at least one: those whose best state leads most."""
@@ -365,87 +478,3 @@ class FullWidth(WholeSpaceSolver):
         bound = max(state.closed, -state.open[0][0] if state.open else -math.inf)
         ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
         state.done = not state.open or bound <= ledger.best_log_prob
-
-
-class DelayedOrder(NamedTuple):
-    """An elimination order of all variables, and its cost."""
-
-    order: list[int]  # the first eliminated first
-    # log2_largest, log2_work: log base 2 of the joint states of its largest clique, and of all cliques together
-    log2_largest: float
-    log2_work: float
-
-
-def delayed(
-    problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
-) -> DelayedOrder:
-    """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
-
-    A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
-    make the waiting one's own clique, larger than that. Variables that waited to the end go by smallest clique.
-
-    `problem`: whose variables are ordered.
-    `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
-    `bits`: what may be formed. Where the base order needs more, it is followed.
-    `gains`: how much the bound falls (nats, about) where a queried variable waits: the smallest gain goes first.
-
-    Cost: some set operations per variable and neighbour.
-    """
-    graph = _Graph(problem, gains or {})
-    for v in base:
-        if v not in problem.sizes:
-            continue
-        if v in problem.query:
-            graph.waiting.add(v)
-        else:
-            graph.make_room(v, bits)
-            graph.eliminate(v)
-    while graph.near:
-        graph.eliminate(min(graph.near, key=lambda u: (graph.weight(graph.near[u], u), u)))
-    return DelayedOrder(graph.order, graph.largest, math.log2(max(graph.work, 1.0)))
-
-
-class _Graph:
-    """The interaction graph while variables leave it."""
-
-    def __init__(self, problem: Problem, gains: Mapping[int, float]) -> None:
-        self.gains = gains
-        self.query = problem.query
-        self.log2: Mapping[int, float] = {v: math.log2(n) for v, n in problem.sizes.items()}
-        self.near: dict[int, set[int]] = {v: set() for v in problem.sizes}
-        for table in problem.tables:
-            for v in table.scope:
-                self.near[v].update(table.scope)
-        for v, near in self.near.items():
-            near.discard(v)
-        self.order: list[int] = []
-        self.largest = self.work = 0.0
-        self.waiting: set[int] = set()
-
-    def weight(self, near: Iterable[int], v: int) -> float:
-        """Return log base 2 of the joint states of a variable with others."""
-        log2 = self.log2
-        return log2[v] + sum([log2[u] for u in near])
-
-    def make_room(self, v: int, bits: float) -> None:
-        """Eliminate waiting neighbours of a hidden variable until no clique becomes larger than allowed."""
-        while due := sorted(self.waiting & self.near[v]):
-            if self.weight(self.near[v], v) <= bits:
-                due = [u for u in due if self.weight(self.near[u] | self.near[v], v) > bits]
-                if not due:
-                    return
-            self.eliminate(min(due, key=lambda u: (self.gains.get(u, 0.0), self.weight(self.near[u], u), u)))
-
-    def eliminate(self, v: int) -> None:
-        """Let a variable go; its neighbours become one clique."""
-        weight = self.weight(self.near[v], v)
-        self.largest = max(self.largest, weight)
-        self.work += 2.0 ** min(weight, 1000.0)
-        self.order.append(v)
-        self.waiting.discard(v)
-        around = self.near.pop(v)
-        for u in around:
-            near = self.near[u]
-            near |= around
-            near.discard(u)
-            near.discard(v)

@@ -1,0 +1,127 @@
+"""Elimination orders of max-sum problems in which queried variables wait as long as cliques stay small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from certimap.core.control import Control
+from certimap.networks.kernels.orders import FILL, PLACE, SIZE, WEIGHTED_FILL
+from certimap.networks.orders import hidden_first
+from certimap.networks.problem import Problem
+
+# log base 2 of how much smaller than all cliques together the largest clique of a hidden variable may be
+LIMITS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+class Recipe(NamedTuple):
+    """A way of making queried variables wait."""
+
+    cost: int  # what is least next: `FILL`, `WEIGHTED_FILL` or `SIZE`; `PLACE` follows an order with small cliques
+    row: int = 0  # of the random numbers that costs are raised by; 0 raises none
+
+
+# Greedy orders bound most networks better, some far better; on grids they need cliques that a band does not.
+RECIPES = (
+    Recipe(PLACE), Recipe(WEIGHTED_FILL), Recipe(FILL), Recipe(SIZE), Recipe(WEIGHTED_FILL, 1), Recipe(FILL, 2),
+)  # fmt: skip
+
+
+class DelayedOrder(NamedTuple):
+    """An elimination order of all variables, and its cost."""
+
+    order: list[int]  # the first eliminated first
+    log2_work: float  # log base 2 of the joint states of all its cliques
+    log2_largest: float = math.inf  # the same of its largest clique, where that is known
+
+
+def delayed(
+    problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
+) -> DelayedOrder:
+    """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
+
+    A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
+    make the waiting one's own clique, larger than that. Variables that waited to the end go by smallest clique.
+
+    `problem`: whose variables are ordered.
+    `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
+    `bits`: what may be formed. Where the base order needs more, it is followed.
+    `gains`: how much the bound falls (nats, about) where a queried variable waits: the smallest gain goes first.
+
+    Cost: some set operations per variable and neighbour.
+    """
+    graph = _Graph(problem, gains or {})
+    for v in base:
+        if v not in problem.sizes:
+            continue
+        if v in problem.query:
+            graph.waiting.add(v)
+        else:
+            graph.make_room(v, bits)
+            graph.eliminate(v)
+    while graph.near:
+        graph.eliminate(min(graph.near, key=lambda u: (graph.weight(graph.near[u], u), u)))
+    return DelayedOrder(graph.order, math.log2(max(graph.work, 1.0)), graph.largest)
+
+
+def greedily_delayed(
+    problem: Problem, bits: float, recipe: Recipe, control: Control | None = None
+) -> DelayedOrder | None:
+    """Return a greedy order that takes hidden variables first while their cliques are small.
+
+    `bits`: log base 2 of the joint states that its cliques may have together; what a hidden one may have is as
+    large as that allows. None where no limit on hidden cliques keeps to it.
+    """
+    scopes = [table.scope for table in problem.tables]
+    limits = [bits - less for less in LIMITS]
+    found = hidden_first(
+        scopes, problem.sizes, problem.query, limits, bits, cost=recipe.cost, row=recipe.row, control=control
+    )
+    return None if found is None else DelayedOrder(*found)
+
+
+class _Graph:
+    """The interaction graph while variables leave it."""
+
+    def __init__(self, problem: Problem, gains: Mapping[int, float]) -> None:
+        self.gains = gains
+        self.query = problem.query
+        self.log2: Mapping[int, float] = {v: math.log2(n) for v, n in problem.sizes.items()}
+        self.near: dict[int, set[int]] = {v: set() for v in problem.sizes}
+        for table in problem.tables:
+            for v in table.scope:
+                self.near[v].update(table.scope)
+        for v, near in self.near.items():
+            near.discard(v)
+        self.order: list[int] = []
+        self.largest = self.work = 0.0
+        self.waiting: set[int] = set()
+
+    def weight(self, near: Iterable[int], v: int) -> float:
+        """Return log base 2 of the joint states of a variable with others."""
+        log2 = self.log2
+        return log2[v] + sum([log2[u] for u in near])
+
+    def make_room(self, v: int, bits: float) -> None:
+        """Eliminate waiting neighbours of a hidden variable until no clique becomes larger than allowed."""
+        while due := sorted(self.waiting & self.near[v]):
+            if self.weight(self.near[v], v) <= bits:
+                due = [u for u in due if self.weight(self.near[u] | self.near[v], v) > bits]
+                if not due:
+                    return
+            self.eliminate(min(due, key=lambda u: (self.gains.get(u, 0.0), self.weight(self.near[u], u), u)))
+
+    def eliminate(self, v: int) -> None:
+        """Let a variable go; its neighbours become one clique."""
+        weight = self.weight(self.near[v], v)
+        self.largest = max(self.largest, weight)
+        self.work += 2.0 ** min(weight, 1000.0)
+        self.order.append(v)
+        self.waiting.discard(v)
+        around = self.near.pop(v)
+        for u in around:
+            near = self.near[u]
+            near |= around
+            near.discard(u)
+            near.discard(v)
