@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from certimap.circuits.mixture import MixtureProber
+from certimap.circuits.prober import MixtureProber
 from certimap_lab.bench import density_bounds as module
 
 

@@ -109,7 +109,7 @@ def random_case(rng) -> Case:
 
 def tree_of_network(network, query, *, max_table=4_000_000, order=None, workers=None):
     """Condition a network on a query as a tree of regions, along `order` or by min-fill."""
-    from certimap.conversions.network_to_tree import elimination_order, tree_of_reduced
+    from certimap.conversions.from_networks import elimination_order, tree_of_reduced
     from certimap.networks.orders import plan_elimination
     from certimap.networks.reduction import reduce_network
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled, new_figure
+from certimap.plots.results import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -67,6 +67,7 @@ class _Intervals:
         return np.where(known, np.searchsorted(self.edges, np.where(known, values, 0.0), side="right"), np.nan)
 
 
+@dataclass(eq=False, repr=False)
 class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseEstimator):
     """Fill the missing cells of each row with their most probable joint state, given the row's other cells.
 
@@ -120,24 +121,14 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
            [1., 1.]])
     """
 
-    def __init__(
-        self,
-        model: Any = "hclt",
-        *,
-        max_levels: int = 20,
-        bins: int = 8,
-        epsilon: float = 0.0,
-        time_limit: float | None = None,
-        n_jobs: int | None = None,
-        random_state: Seed = None,
-    ) -> None:
-        self.model = model
-        self.max_levels = max_levels
-        self.bins = bins
-        self.epsilon = epsilon
-        self.time_limit = time_limit
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    model: Any = "hclt"
+    _: KW_ONLY
+    max_levels: int = 20
+    bins: int = 8
+    epsilon: float = 0.0
+    time_limit: float | None = None
+    n_jobs: int | None = None
+    random_state: Seed = None
 
     def __sklearn_tags__(self) -> Any:
         """Declare that missing values, labels and categories are accepted."""
@@ -163,8 +154,8 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         self._names = list(columns)
         self.seed_ = draw_seed(self.random_state)
         self._intervals: dict[str, _Intervals] = {}
-        given = self._given_model()
-        if given is not None:
+        if not isinstance(self.model, str | DensityEstimator):
+            given = as_model(self.model)
             self.model_: Model = given
             self.domain_: Domain = _known(given.domain, columns)
             encode({name: columns[name] for name in self.domain_.names}, self.domain_)
@@ -184,12 +175,6 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise DataError(f"{name} is {shown(value)}; a whole number from {least} is expected")
-
-    def _given_model(self) -> Model | None:
-        """Return the given model, or None."""
-        if isinstance(self.model, str | DensityEstimator):
-            return None
-        return as_model(self.model)
 
     def _learner(self) -> Any:
         """Return an estimator, configured with the domain and the seed."""
@@ -255,7 +240,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     def _filled(self, X: Any, array: Any, missing: Flags, results: Sequence[MapResult | None]) -> Any:
         """Fill the missing cells with the answers, in a copy of the table."""
         is_frame = hasattr(X, "iloc")
-        out = _copy(X if is_frame else array)
+        out: Any = (X if is_frame else array).copy()
         for j, name in enumerate(self._names):
             if name not in self.domain_ or not missing[:, self.domain_.index(name)].any():
                 continue
@@ -276,10 +261,6 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         if name not in self._intervals:
             return label
         return float(self._intervals[name].fill[label])
-
-
-def _copy(table: Any) -> Any:
-    return table.copy()
 
 
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:

@@ -70,7 +70,7 @@ class Session:
         posterior = cast("Posterior", self.model)
         if limits.device is None:
             return posterior
-        from certimap.circuits.tensor_posterior import on_device
+        from certimap.circuits.tensors import on_device
 
         return on_device(posterior, limits.device)
 

@@ -136,7 +136,8 @@ def _searched(
     def make(i: int) -> _Part:
         known = [warm, *ledgers]
         points = [k.atoms.points(np.array([p for _, p in k.best], np.int64)) for k in known if k.best]
-        shares = [_share(n, len(boxes)) for n in (request.budget.max_nodes, request.budget.max_samples)]
+        limits = request.budget.max_nodes, request.budget.max_samples
+        shares = [None if limit is None else -(-limit // len(boxes)) for limit in limits]
         left = None if control.deadline is None else control.seconds_left
         found = np.concatenate(points) if points else np.empty((0, len(posterior.domain)), np.int16)
         return _Part(boxes[i].mask, found, int(np.random.default_rng([seed, i]).integers(2**63)), left, *shares)
@@ -152,10 +153,6 @@ def _searched(
     ledgers += [_unsearched(question, box) for box in boxes[len(ledgers) :]]
     ledgers[0].candidates(warm.atoms.points(slice(None)))
     return ledgers, statuses
-
-
-def _share(limit: int | None, n_parts: int) -> int | None:
-    return None if limit is None else -(-limit // n_parts)
 
 
 def _unsearched(question: _Question, box: Boxes) -> Ledger:

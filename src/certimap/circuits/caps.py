@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.circuits.evaluation import probe_arrays
+from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool

@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from certimap.circuits.leaves import leaf_kind
-from certimap.core.arrays import Floats, Ints, Ints8, Ints32
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
+from certimap.core.axes import spans
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.query import make_query
@@ -107,6 +108,39 @@ class Circuit(Model):
         variable.
         """
         return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
+
+    def reached(self) -> Flags:
+        """Return which nodes the root depends on, bool, shape (n_nodes,)."""
+        alive = np.zeros(self.n_nodes, np.bool_)
+        alive[-1] = True
+        front = np.array([self.root])
+        while len(front):
+            below = self.children[spans(self.child_ptr[front], self.child_ptr[front + 1] - self.child_ptr[front])]
+            below = below[~alive[below]]
+            alive[below] = True
+            front = np.unique(below)
+        return alive
+
+    def part(self, kept: Flags, variables: Ints | None = None) -> Circuit:
+        """Return the circuit of some nodes and all that they depend on, over some variables (None: all).
+
+        `kept` (n_nodes,) marks the nodes, `variables` are rising positions in the domain.
+        """
+        domain = self.domain if variables is None else self.domain.subset(variables.tolist())
+        place = np.full(len(self.domain) + 1, -1, np.int32)  # the last entry maps the -1 of inner nodes to itself
+        place[slice(len(self.domain)) if variables is None else variables] = np.arange(len(domain))
+        n_children, n_params = np.diff(self.child_ptr), np.diff(self.param_ptr)
+        on_edges = np.repeat(kept, n_children)
+        return Circuit(
+            domain,
+            self.kind[kept],
+            np.concatenate([[0], np.cumsum(n_children[kept])]).astype(np.int64),
+            (np.cumsum(kept) - 1)[self.children[on_edges]],
+            self.log_weights[on_edges],
+            place[self.leaf_var[kept]],
+            np.concatenate([[0], np.cumsum(n_params[kept])]).astype(np.int64),
+            self.params[np.repeat(kept, n_params)],
+        )
 
 
 class CircuitBuilder:

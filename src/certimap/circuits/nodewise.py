@@ -111,12 +111,7 @@ def circuit_values(circuit: Circuit, points: Floats) -> Floats:
 
 def free_variables(circuit: Circuit) -> list[str]:
     """Return the names of the variables that no leaf below the root has; all their states weigh 1."""
-    reached = [False] * circuit.root + [True]
-    for node in range(circuit.root, -1, -1):
-        if reached[node]:
-            for child in circuit.children_of(node).tolist():
-                reached[child] = True
-    own = set[int](circuit.leaf_var[reached].tolist())
+    own = set[int](circuit.leaf_var[circuit.reached()].tolist())
     return [name for v, name in enumerate(circuit.domain.names) if v not in own]
 
 

@@ -15,9 +15,8 @@ from certimap.circuits.condition import condition
 from certimap.circuits.evaluator import MASS, POINT, Evaluator
 from certimap.circuits.kernels.real import fill_cell_masses
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
-from certimap.circuits.mixture import MixtureProber, flattened
 from certimap.circuits.plan import Plan
-from certimap.circuits.prober import PlanProber
+from certimap.circuits.prober import MixtureProber, PlanProber, flattened
 from certimap.circuits.sampler import Sampler
 from certimap.circuits.walks import Propagation, beam
 from certimap.core.arrays import Floats

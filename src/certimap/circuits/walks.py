@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from certimap.circuits.evaluation import probe_arrays
+from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.kernels import messages as kernels
 from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.decode import (

@@ -10,7 +10,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.circuit_to_tree import TreeMixturePosterior, tree_of_circuit, trees_of_circuit
-from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Guesses, Posterior
 from certimap.errors import ModelError
@@ -21,13 +21,11 @@ MIN_MIXTURE = 5_500  # below this number of edges, searching the circuit takes l
 MAX_SPREAD = 4  # limit for `auto`: table entries of a tree per edge of its circuit
 
 
+@once
 def _conditioned(case: Case[Circuit]) -> CircuitPosterior:
     limits = case.limits
-    return case.shared(
-        "conditioned",
-        lambda: CircuitPosterior.from_circuit(
-            case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers, control=limits.control
-        ),
+    return CircuitPosterior.from_circuit(
+        case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers, control=limits.control
     )
 
 
@@ -95,18 +93,15 @@ def _tree(case: Case[Circuit]) -> Posterior:
     return tree
 
 
+@once
 def _trees_of(case: Case[Circuit]) -> TreeSum | None:
     """Return the conditioned circuit as a sum of trees; None if it is not one, is small, or time is short."""
     if _conditioned(case).plan.n_edges < MIN_MIXTURE:
         return None
-
-    def find() -> TreeSum | None:
-        try:
-            return trees_of_circuit(_conditioned(case).plan, _half(case.limits.control))
-        except TimeUp:
-            return None
-
-    return case.shared("trees", find)
+    try:
+        return trees_of_circuit(_conditioned(case).plan, _half(case.limits.control))
+    except TimeUp:
+        return None
 
 
 def _trees_size(case: Case[Circuit]) -> Estimate:

@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
+from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row, once
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Offer, Posterior, Probes
 from certimap.core.query import make_query
@@ -44,8 +44,9 @@ def _kinds(case: Case[LinearGaussianNetwork]) -> tuple[bool, bool]:
     return bool(np.any(n_states > 0)), bool(np.any(n_states == 0))
 
 
+@once
 def _components(case: Case[LinearGaussianNetwork]) -> Components:
-    return case.shared("components", lambda: case.model.components(case.query))
+    return case.model.components(case.query)
 
 
 def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
+import numpy as np
+
 from certimap.conversions.rows import (
     OF_CIRCUIT,
     OF_ELIMINATION,
@@ -17,17 +18,83 @@ from certimap.conversions.rows import (
     Case,
     Estimate,
     Row,
+    always,
+    once,
 )
+from certimap.core.arrays import Floats, Ints
 from certimap.core.control import WorkClock
 from certimap.core.named import Named
-from certimap.core.posterior import BoxPosterior, Draws, Masses, Posterior, Probes, TwoSided
-from certimap.core.query import make_query
+from certimap.core.posterior import BoxPosterior, Draws, Masses, Offer, Posterior, Probes, TwoSided
+from certimap.core.query import Query, make_query
 from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
 from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.width import BITS, looks_too_wide
-from certimap.trees.regions import ENTRIES_PER_TABLE
+from certimap.trees.bucket_tree import BucketTreePosterior
+from certimap.trees.regions import ENTRIES_PER_TABLE, Factor, buckets_of_factors
+from certimap.trees.wide import Wide
+
+
+def elimination_order(reduced: Reduced, elimination: Elimination) -> list[int]:
+    """Return the order of all open and queried variables."""
+    return [*elimination.order, *(v for v in reduced.query if v not in reduced.sizes)]
+
+
+def largest_table(reduced: Reduced, elimination: Elimination) -> int:
+    """Return the entries of the tree's largest table, with all states of query variables."""
+    sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}
+    return max((math.prod(sizes[u] for u in (v, *near)) for v, near in elimination.cliques), default=1)
+
+
+def tree_of_reduced(
+    reduced: Reduced,
+    query: Query,
+    order: Sequence[int],
+    *,
+    max_table: int,
+    workers: int | None,
+    pace: WorkClock | None = None,
+) -> BucketTreePosterior:
+    """Return the tree of a network reduced by a query, along an order of all its open and queried variables.
+
+    `pace` is charged each table's entries before it is built, and may raise TimeUp. Raises ModelError before any
+    table is built if one would have more than `max_table` entries, and ImpossibleEvidence.
+    """
+    factors, sizes = _tables(reduced)
+    buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)
+    return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers, pace=pace)
+
+
+def with_all_states(table: Floats, axis: int, states: Ints, size: int, zero: float) -> Floats:
+    """Return a table over some states of a variable as one over all of them, the others with entries `zero`."""
+    shape = list(table.shape)
+    shape[axis] = size
+    full = np.full(shape, zero)
+    np.moveaxis(full, axis, 0)[states] = np.moveaxis(table, axis, 0)
+    return full
+
+
+def _tables(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
+    """Return factors with all states of query variables, and the sizes of variables."""
+    n_states = reduced.domain.n_states
+    out: list[Factor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
+    sizes = dict(reduced.sizes)
+    for v in reduced.query:
+        sizes[v] = int(n_states[v])
+        if len(reduced.states[v]) < sizes[v]:
+            weights = np.zeros(sizes[v])
+            weights[reduced.states[v]] = 1.0
+            out.append(((v,), Wide.of_values(weights)))
+    partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
+    for factor in reduced.factors:
+        table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
+        for axis, v in enumerate(factor.scope):
+            if v in partial:
+                table = with_all_states(table, axis, reduced.states[v], sizes[v], zero)
+        out.append((factor.scope, Wide.of_logs(table) if factor.in_logs else Wide.of_values(table)))
+    return out, sizes
+
 
 OF_RELAXATION = frozenset({Probes, "certimap.networks.posterior:NetworkPosterior"})
 OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.posterior:TwoSidedNetworkPosterior"}
@@ -45,16 +112,13 @@ _AS_NETWORK = Named("certimap.conversions.from_wide_networks:as_network")
 TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)
 
 
+@once
 def reduced_of(case: Case[Network]) -> Reduced:
-    return case.shared("reduced", lambda: reduce_network(case.model, case.query, control=case.limits.control))
+    return reduce_network(case.model, case.query, control=case.limits.control)
 
 
+@once
 def elimination_of(case: Case[Network]) -> Elimination:
-    """Return the elimination order shared by both representations."""
-    return case.shared("elimination", lambda: _planned(case))
-
-
-def _planned(case: Case[Network]) -> Elimination:
     """Return an order for the reduced network, shared by all evidence that reduces it to the same network.
 
     An order found late in a time limit is not cached: the search may have been cut short.
@@ -70,10 +134,11 @@ def _planned(case: Case[Network]) -> Elimination:
     return found
 
 
+@once
 def is_too_wide(case: Case[Network]) -> bool:
     """Whether a quick estimate finds tables far too large for any order."""
     reduced = reduced_of(case)
-    return case.shared("too wide", lambda: looks_too_wide([f.scope for f in reduced.factors], reduced.sizes))
+    return looks_too_wide([f.scope for f in reduced.factors], reduced.sizes)
 
 
 def _circuit_size(case: Case[Network]) -> Estimate:
@@ -144,16 +209,13 @@ def _has_tables(case: Case[Network]) -> bool:
     return not is_left_to_cut(case)
 
 
+@once
 def is_left_to_cut(case: Case[Network]) -> bool:
     """Whether a minimum cut finds the maximum, and a quick order needs far more entries than may be held."""
-
-    def decide() -> bool:
-        sizes, scopes = reduced_of(case).sizes, [f.scope for f in reduced_of(case).factors]
-        if len(sizes) < FEWEST_CUT or max(sizes.values()) > 2 or max(map(len, scopes), default=0) > 2:
-            return False
-        return _sums_nothing(case) and _MAY_BE_CUT(case, FAR_BEYOND * case.limits.entries_allowed)
-
-    return case.shared("left to a cut", decide)
+    sizes, scopes = reduced_of(case).sizes, [f.scope for f in reduced_of(case).factors]
+    if len(sizes) < FEWEST_CUT or max(sizes.values()) > 2 or max(map(len, scopes), default=0) > 2:
+        return False
+    return _sums_nothing(case) and _MAY_BE_CUT(case, FAR_BEYOND * case.limits.entries_allowed)
 
 
 def _is_maximisation(case: Case[Network]) -> bool:
@@ -161,33 +223,22 @@ def _is_maximisation(case: Case[Network]) -> bool:
     return _sums_nothing(case) or not (tree_size(case).fits or _circuit_size(case).fits)
 
 
-def _later(function: str) -> Callable[[Case[Network]], Any]:
-    """Return a function from `from_wide_networks`, a module that queries with small trees never load."""
-    return Named(f"certimap.conversions.from_wide_networks:{function}")
+def _row(
+    name: str, offers: frozenset[Offer], make: str, suits: Callable[[Case[Network]], bool] = always
+) -> Row[Network]:
+    """Return a row made in `from_wide_networks`, a module that queries with small trees never load."""
+    size, build = (Named(f"certimap.conversions.from_wide_networks:{name}") for name in (f"{make}_size", make))
+    return Row(name, Network, offers, size, build, suits)
 
 
 TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree, _has_tables, is_kept=True)
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit, _has_tables, is_kept=True),
     TREE,
-    Row("elimination", Network, OF_ELIMINATION, _later("elimination_size"), _later("elimination"), _eliminates),
-    Row(
-        "maximisation",
-        Network,
-        OF_MAXIMISATION,
-        _later("maximisation_size"),
-        _later("maximisation"),
-        _is_maximisation,
-    ),
-    Row("relaxed network", Network, OF_RELAXATION, _later("relaxed_size"), _later("relaxed")),
-    Row("relaxed network, two-sided", Network, OF_TWO_SIDES, _later("two_sided_size"), _later("two_sided")),
-    # last: solvers that need no draws must not wait for the sum
-    Row(
-        "streamed elimination",
-        Network,
-        OF_RELAXATION | {Draws, Masses, STREAMED},
-        _later("streamed_size"),
-        _later("streamed"),
-        lambda case: False,  # chosen only for its special capabilities
-    ),
+    _row("elimination", OF_ELIMINATION, "elimination", _eliminates),
+    _row("maximisation", OF_MAXIMISATION, "maximisation", _is_maximisation),
+    _row("relaxed network", OF_RELAXATION, "relaxed"),
+    _row("relaxed network, two-sided", OF_TWO_SIDES, "two_sided"),
+    # last, and chosen only for its special capabilities: solvers that need no draws must not wait for the sum
+    _row("streamed elimination", OF_RELAXATION | {Draws, Masses, STREAMED}, "streamed", lambda case: False),
 )

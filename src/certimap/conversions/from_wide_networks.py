@@ -15,7 +15,7 @@ from certimap.conversions.from_networks import (
     reduced_of,
     tree_size,
 )
-from certimap.conversions.rows import Case, Estimate
+from certimap.conversions.rows import Case, Estimate, once
 from certimap.core.control import TimeUp, shown_bytes
 from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
@@ -54,37 +54,32 @@ QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a 
 FREE_SUM = 2.0**18  # limit on table entries for computing p(e) with a query for a maximum
 
 
+@once
 def _prepared(case: Case[Network]) -> Prepared:
-    return case.shared("prepared", lambda: prepared_of(reduced_of(case)))
+    return prepared_of(reduced_of(case))
 
 
+@once
 def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
     """Return the query's problem, which also maximises functions of the query, and these functions."""
-
-    def make() -> tuple[Prepared, list[Function]]:
-        prepared = _prepared(case)
-        functions = functions_of(prepared.problem)
-        return replace(prepared, problem=maximised(prepared.problem, functions)), functions
-
-    return case.shared("posed", make)
+    prepared = _prepared(case)
+    functions = functions_of(prepared.problem)
+    return replace(prepared, problem=maximised(prepared.problem, functions)), functions
 
 
+@once
 def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | None:
     """Return the maximisation problem and an order for it; None if summing nuisance needs large tables."""
-
-    def make() -> tuple[Prepared, EliminationPlan] | None:
-        prepared, _ = _posed(case)
-        problem = prepared.problem
-        if not problem.nuisance:
-            return prepared, plan(problem, elimination_of(case))
-        case.limits.control.check("summing nuisance variables out")
-        problem = sum_out(problem, QUICKLY_SUMMED, case.limits.control)
-        if problem.nuisance:
-            return None
-        order = plan(problem)
-        return (replace(prepared, problem=problem), order) if order.n_entries <= QUICKLY_MAXIMISED else None
-
-    return case.shared("quickly summed", make)
+    prepared, _ = _posed(case)
+    problem = prepared.problem
+    if not problem.nuisance:
+        return prepared, plan(problem, elimination_of(case))
+    case.limits.control.check("summing nuisance variables out")
+    problem = sum_out(problem, QUICKLY_SUMMED, case.limits.control)
+    if problem.nuisance:
+        return None
+    order = plan(problem)
+    return (replace(prepared, problem=problem), order) if order.n_entries <= QUICKLY_MAXIMISED else None
 
 
 def elimination_size(case: Case[Network]) -> Estimate:
@@ -127,26 +122,19 @@ def _prepared_soon(case: Case[Network]) -> Prepared:
         return problem_of(case.model, case.query)
 
 
+@once
 def relaxed(case: Case[Network]) -> NetworkPosterior:
-    limits = case.limits
-    workers, control = limits.workers or default_workers(), limits.control
-
-    def make() -> NetworkPosterior:
-        return NetworkPosterior.of_network(
-            case.model, case.query, workers=workers, control=control, prepared=_prepared_soon(case)
-        )
-
-    return case.shared("relaxed", make)
+    workers, control = case.limits.workers or default_workers(), case.limits.control
+    return NetworkPosterior.of_network(
+        case.model, case.query, workers=workers, control=control, prepared=_prepared_soon(case)
+    )
 
 
+@once
 def _streamed(case: Case[Network]) -> tuple[Prepared, EliminationPlan]:
     """Return the query's problem, and a good order for summing all variables, queried or not."""
-
-    def make() -> tuple[Prepared, EliminationPlan]:
-        prepared = _prepared(case)
-        return prepared, plan(replace(prepared.problem, query=frozenset()), control=case.limits.control)
-
-    return case.shared("streamed", make)
+    prepared = _prepared(case)
+    return prepared, plan(replace(prepared.problem, query=frozenset()), control=case.limits.control)
 
 
 def streamed_size(case: Case[Network]) -> Estimate:
@@ -202,18 +190,14 @@ def two_sided(case: Case[Network]) -> Posterior:
     )
 
 
+@once
 def _summed(case: Case[Network]) -> Prepared:
     """Return the problem with nuisance variables summed out as far as tables stay small."""
-    limits = case.limits
-
-    def make() -> Prepared:
-        prepared, _ = _posed(case)
-        limits.control.check("summing nuisance variables out")
-        if is_left_to_cut(case):  # which needs no tables joined
-            return prepared
-        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, limits.control))
-
-    return case.shared("summed", make)
+    prepared, control = _posed(case)[0], case.limits.control
+    control.check("summing nuisance variables out")
+    if is_left_to_cut(case):  # which needs no tables joined
+        return prepared
+    return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, control))
 
 
 def maximisation_size(case: Case[Network]) -> Estimate:

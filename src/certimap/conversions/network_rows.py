@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from certimap.conversions.choose import plan
-from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
-from certimap.conversions.network_to_tree import elimination_order, with_all_states
+from certimap.conversions.from_networks import TREE, elimination_of, elimination_order, reduced_of, with_all_states
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Limits
 from certimap.core.posterior import Capability
@@ -45,7 +44,8 @@ def trees_of_rows(
     """
     groups: dict[Any, list[int]] = {}
     for i, query in enumerate(queries):
-        if len(query.variables) and np.count_nonzero(query.log_weights) == _n_excluded(query):
+        n_excluded = sum(query.domain.n_states[v] - 1 for v in query.observed)  # by hard evidence alone
+        if len(query.variables) and np.count_nonzero(query.log_weights) == n_excluded:
             groups.setdefault((query.variables.tobytes(), query.observed), []).append(i)
     found: dict[int, BucketTreePosterior] = {}
     for members in groups.values():
@@ -53,11 +53,6 @@ def trees_of_rows(
             group = _Group(network, [queries[i] for i in members], wants, limits)
             found.update((members[i], tree) for i, tree in group.trees().items())
     return found
-
-
-def _n_excluded(query: Query) -> int:
-    """Return the number of states excluded by hard evidence alone."""
-    return int(sum(query.domain.n_states[v] - 1 for v in query.observed))
 
 
 class _Group:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32, Words
-from certimap.core.axes import spread
+from certimap.core.arrays import Floats, Ints, Ints8, Ints32, Words
+from certimap.core.axes import spans, spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum, log_sum_runs
@@ -86,45 +86,22 @@ class NodeStore:
 
     def circuit(self) -> Circuit:
         """Return the circuit whose root is the last node added, without unreachable nodes."""
-        kind = np.concatenate(self._kinds)
-        child_ptr = _starts(np.concatenate(self._n_children))
-        children = np.concatenate([*self._children, np.zeros(0, np.int64)])
-        log_weights = np.concatenate([*self._log_weights, np.zeros(0)])
-        leaf_var = np.concatenate(self._leaf_vars)
-        param_ptr = _starts(np.concatenate(self._n_params))
-        params = np.concatenate([*self._params, np.zeros(0)])
-        alive = _reached(child_ptr, children)
-        if not alive.all():
-            renumbered = np.cumsum(alive) - 1
-            kept = np.repeat(alive, np.diff(child_ptr))
-            children, log_weights = renumbered[children[kept]], log_weights[kept]
-            params = params[np.repeat(alive, np.diff(param_ptr))]
-            child_ptr, param_ptr = _starts(np.diff(child_ptr)[alive]), _starts(np.diff(param_ptr)[alive])
-            kind, leaf_var = kind[alive], leaf_var[alive]
-        return Circuit(self.domain, kind, child_ptr, children, log_weights, leaf_var, param_ptr, params)
+        made = Circuit(
+            self.domain,
+            np.concatenate(self._kinds),
+            _starts(np.concatenate(self._n_children)),
+            np.concatenate([*self._children, np.zeros(0, np.int64)]),
+            np.concatenate([*self._log_weights, np.zeros(0)]),
+            np.concatenate(self._leaf_vars),
+            _starts(np.concatenate(self._n_params)),
+            np.concatenate([*self._params, np.zeros(0)]),
+        )
+        alive = made.reached()
+        return made if alive.all() else made.part(alive)
 
 
 def _starts(counts: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int64)
-
-
-def _reached(child_ptr: Ints, children: Ints) -> Flags:
-    """Return which nodes are reachable from the last one, shape (n_nodes,); each node is expanded once."""
-    alive = np.zeros(len(child_ptr) - 1, np.bool_)
-    alive[-1] = True
-    front = np.array([len(alive) - 1])
-    while len(front):
-        below = children[spans(child_ptr[front], child_ptr[front + 1] - child_ptr[front])]
-        below = below[~alive[below]]
-        alive[below] = True
-        front = np.unique(below)
-    return alive
-
-
-def spans(starts: Ints, lengths: Ints) -> Ints:
-    """Return the indices `starts[i] ... starts[i] + lengths[i] - 1` of all spans, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
 def distinct(columns: Sequence[Ints | Words]) -> tuple[Ints, Ints]:
@@ -195,7 +172,11 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     """
     reduced = reduce_network(model, query)
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
-    refuse_large(elimination, max_edges)
+    if is_large(elimination, max_edges):
+        raise ModelError(
+            f"compiling this network has {elimination.describe()}; expected at most max_edges={max_edges} edges "
+            f"and {TABLE_FACTOR:g} times as many table entries"
+        )
     domain = model.domain if query is None else query.query_domain
     return Compiler(reduced, elimination, domain).circuit()
 
@@ -204,16 +185,6 @@ def is_large(elimination: Elimination, max_edges: int) -> bool:
     """Whether a compilation exceeds a limit on edges, or the corresponding limit on table entries."""
     entries = 2.0 ** min(elimination.log2_size, 1000.0)
     return elimination.n_edges > max_edges or entries > TABLE_FACTOR * max_edges
-
-
-def refuse_large(elimination: Elimination, max_edges: int) -> None:
-    """Raise ModelError if a compilation would be too large."""
-    if is_large(elimination, max_edges):
-        raise ModelError(
-            f"compiling this network has {elimination.describe()}; expected at most max_edges={max_edges} edges "
-            "and "
-            f"{TABLE_FACTOR:g} times as many table entries"
-        )
 
 
 class Compiler:

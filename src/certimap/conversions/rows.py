@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
 from certimap.core.control import Limits
@@ -45,18 +46,30 @@ class Case(Generic[M]):
         A query over its domain.
     limits
         Limits for conditioning.
+    known
+        The intermediate results, by name.
     """
 
     model: M
     query: Query
     limits: Limits
-    _known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """Return the cached result of `make` under a name; call it the first time."""
-        if name not in self._known:
-            self._known[name] = make()
-        return self._known[name]
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
+
+
+def once(make: Callable[[Case[M]], T]) -> Callable[[Case[M]], T]:
+    """Let a function of a case run once per case; later calls return its first result."""
+
+    @wraps(make)
+    def found(case: Case[M]) -> T:
+        return case.shared(make.__qualname__, lambda: make(case))
+
+    return found
 
 
 def case_of(model: M, query: Query, limits: Limits) -> Case[M]:
@@ -87,7 +100,8 @@ class Estimate:
     exists: bool = True
 
 
-def _always(case: Case[Any]) -> bool:
+def always(case: Case[Any]) -> bool:
+    """Whether a row suits a case: always."""
     return True
 
 
@@ -120,7 +134,7 @@ class Row(Generic[M]):
     offers: frozenset[Offer]
     estimate: Callable[[Case[M]], Estimate]
     build: Callable[[Case[M]], Posterior]
-    suits: Callable[[Case[M]], bool] = _always
+    suits: Callable[[Case[M]], bool] = always
     is_kept: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Axes of tables over variables."""
+"""Axes of tables over variables, and spans of indices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from certimap.core.arrays import Ints
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -17,3 +19,9 @@ def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int])
     kept = [place[v] for v in target if v in place]
     shape = [values.shape[place[v]] if v in place else 1 for v in target]
     return values.transpose(kept).reshape(shape)
+
+
+def spans(starts: Ints, lengths: Ints) -> Ints:
+    """Return the indices `starts[i] ... starts[i] + lengths[i] - 1` of all spans, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -210,7 +210,9 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[Floats, bool]:
         return _of_states(variable, value), False
     form = explicit_form(value)
     if form is not None:
-        return _of_form(variable, form, value[form]), False
+        if form == "states":
+            return _of_states(variable, list(value[form])), False
+        return _of_likelihood(variable, value[form], in_logs=form == "log_likelihood"), False
     if isinstance(value, Mapping):
         return _of_likelihood(variable, value), False
     if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
@@ -230,12 +232,6 @@ def explicit_form(value: Any) -> str | None:
         if name in _FORMS and isinstance(content, list | tuple | set | frozenset | Mapping | np.ndarray):
             return name
     return None
-
-
-def _of_form(variable: Categorical, form: str, content: Any) -> Floats:
-    if form == "states":
-        return _of_states(variable, list(content))
-    return _of_likelihood(variable, content, in_logs=form == "log_likelihood")
 
 
 def _of_states(variable: Categorical, labels: Iterable[Label]) -> Floats:

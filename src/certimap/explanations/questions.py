@@ -407,7 +407,8 @@ def explain(
         both = asked_for = answer = answer if answer is not None and answer.certified else ask(given)
         lead = None
     else:
-        both = answer if answer is not None and _has_runner_up(answer) else ask(given, top_k=2)
+        has_both = answer is not None and _is_exact(answer) and len(answer.top or ()) > 1  # and certifies both
+        both = answer if answer is not None and has_both else ask(given, top_k=2)
         asked_for, answer = answer, _best_of(ask, given, both, answer)
         lead = _lead(both, answer)
     observed = [source.domain.names[i] for i in sorted(query.observed) if source.domain.names[i] in given]
@@ -415,7 +416,8 @@ def explain(
     changed = [
         _swing(ask, answer, given, name, label)
         for name in observed
-        for label in _other_states(source, name, given[name])
+        for label in getattr(source.domain[name], "states", ())
+        if label != given[name]
     ]
     free, found = 0.0, []
     if lead is not None and isinstance(source, BayesianNetwork):
@@ -444,11 +446,6 @@ def _is_exact(result: MapResult) -> bool:
     return result.certificate.kind is CertificateKind.EXACT
 
 
-def _has_runner_up(result: MapResult) -> bool:
-    """Whether a result holds the runner-up too, and certifies both."""
-    return _is_exact(result) and result.top is not None and len(result.top) > 1
-
-
 def _best_of(ask: Asking, evidence: Evidence, both: MapResult, known: MapResult | None) -> MapResult:
     """Return the answer to explain: the known one unless another proves to be more probable."""
     if known is not None and _is_exact(known):
@@ -473,11 +470,6 @@ def _lead(both: MapResult, answer: MapResult) -> Lead | None:
         if assignment != answer.assignment:
             return Lead(max(own - value, 0.0), assignment, both.certificate.kind)
     return None
-
-
-def _other_states(model: Model, name: str, seen: Label) -> list[Label]:
-    variable = model.domain[name]
-    return [s for s in variable.states if s != seen] if isinstance(variable, Categorical) else []
 
 
 def _swing(ask: Asking, answer: MapResult, evidence: Evidence, name: str, state: Label | None) -> Swing:

@@ -21,7 +21,7 @@ READERS = {
     "pyagrum": "pyagrum_models",
     "pyAgrum": "pyagrum_models",
     "pomegranate": "pomegranate_models",
-    "hmmlearn": "hmmlearn_models",
+    "hmmlearn": "sequences",
     "spflow": "spflow_modules",
     "cirkit": "cirkit_circuits",
     "pysdd": "pysdd_nodes",

@@ -91,16 +91,12 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
     return builder.build(normalised=False)
 
 
-def _log_prior(x: Any) -> Floats:
-    return numbers(fitted(x, "class_log_prior_"))
-
-
 def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables: list[Floats]) -> BayesianNetwork:
     """Build a class, the last variable, and features given it; tables in logs, shape (classes, states)."""
     n = len(log_tables)
     domain = Domain(Categorical(name, own) for name, own in zip(names, states, strict=True))
     factors = [Factor.from_log((n, j), table) for j, table in enumerate(log_tables)]
-    return BayesianNetwork(domain, [*factors, Factor.from_log((n,), _log_prior(x))])
+    return BayesianNetwork(domain, [*factors, Factor.from_log((n,), numbers(fitted(x, "class_log_prior_")))])
 
 
 def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:

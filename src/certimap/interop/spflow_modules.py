@@ -46,16 +46,20 @@ class _Reader:
             "Sum": self._sum,
             "ElementwiseSum": self._elementwise_sum,
             "RepetitionMixingLayer": self._mixing,
-            "Product": lambda m: self._product_of(self.ids(attribute(m, "inputs"))),
-            "ElementwiseProduct": self._elementwise_product,
+            "Product": lambda m: self.circuit.products(np.moveaxis(self.ids(attribute(m, "inputs")), 0, -1))[None],
+            "ElementwiseProduct": lambda m: self.circuit.products(
+                np.stack(np.broadcast_arrays(*self._inputs(m)), axis=-1)
+            ),
             "OuterProduct": self._outer_product,
             "EinsumLayer": self._einsum,
             "LinsumLayer": self._linsum,
             "Factorize": self._factorize,
-            "Cat": self._cat,
-            "SplitConsecutive": self._split_consecutive,
-            "SplitInterleaved": self._split_interleaved,
-            "SplitByIndex": self._split_by_index,
+            "Cat": lambda m: np.concatenate(list(map(self.ids, attribute(m, "inputs"))), attribute(m, "dim") - 1),
+            "SplitConsecutive": lambda m: self._split(
+                m, lambda ids, n: [ids[k : k + len(ids) // n] for k in range(0, len(ids), len(ids) // n)]
+            ),
+            "SplitInterleaved": lambda m: self._split(m, lambda ids, n: [ids[start::n] for start in range(n)]),
+            "SplitByIndex": lambda m: self._split(m, lambda ids, _: [ids[list(k)] for k in m.indices]),
             "RatSPN": lambda m: self.ids(attribute(m, "root_node")),
             "Einet": lambda m: self.ids(attribute(m, "root_node")),
             "Categorical": lambda m: self._leaves(m, log_softmax(numbers(attribute(m, "logits")), -1)),
@@ -162,14 +166,6 @@ class _Reader:
         weights = log_softmax(numbers(attribute(module, "logits")), 3)  # features, out, repetitions, in
         return self.circuit.sums(products.transpose(0, 2, 1)[:, None], weights)
 
-    def _product_of(self, ids: Ids) -> Ids:
-        """Multiply all features: (features, channels, repetitions) to (1, channels, repetitions)."""
-        return self.circuit.products(np.moveaxis(ids, 0, -1))[None]
-
-    def _elementwise_product(self, module: Any) -> Ids:
-        inputs = np.broadcast_arrays(*self._inputs(module))
-        return self.circuit.products(np.stack(inputs, axis=-1))
-
     def _outer_product(self, module: Any) -> Ids:
         inputs = self._inputs(module)
         out = inputs[0][..., None]  # features, channels, repetitions, parts
@@ -191,24 +187,8 @@ class _Reader:
             out[o, c, r] = self.circuit.product(ids[chosen[:, o, r], c, r].tolist())
         return out
 
-    def _cat(self, module: Any) -> Ids:
-        parts = [self.ids(one) for one in attribute(module, "inputs")]
-        return np.concatenate(parts, axis=attribute(module, "dim") - 1)
-
-    def _split_consecutive(self, module: Any) -> list[Ids]:
-        ids, n = self._split_input(module)
-        size = len(ids) // n
-        return [ids[start : start + size] for start in range(0, len(ids), size)]
-
-    def _split_interleaved(self, module: Any) -> list[Ids]:
-        ids, n = self._split_input(module)
-        return [ids[start::n] for start in range(n)]
-
-    def _split_by_index(self, module: Any) -> list[Ids]:
-        ids, _ = self._split_input(module)
-        return [ids[list(own)] for own in attribute(module, "indices")]
-
-    def _split_input(self, module: Any) -> tuple[Ids, int]:
+    def _split(self, module: Any, parts: Callable[[Ids, int], list[Ids]]) -> list[Ids]:
+        """Split the features of a module's input."""
         if attribute(module, "dim") != 1:
             raise ModelError(f"a {kind_of(module)} splits along dimension {module.dim}; expected 1 (features)")
-        return self.ids(attribute(module, "inputs")), int(attribute(module, "num_splits"))
+        return parts(self.ids(attribute(module, "inputs")), int(attribute(module, "num_splits")))

@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,18 @@ Ids = Ints
 LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean and standard deviation
 
 
+class _Leaf(NamedTuple):
+    variable: int
+    table: LeafTable
+    log_scale: float
+
+
+class _Inner(NamedTuple):
+    kind: NodeKind
+    children: list[int]
+    log_weights: list[float]
+
+
 class TensorCircuit:
     """Collects leaves, products and sums given as arrays of node numbers.
 
@@ -27,10 +39,7 @@ class TensorCircuit:
     """
 
     def __init__(self) -> None:
-        self._leaves: list[tuple[int, LeafTable, float]] = []
-        self._leaf_of: dict[int, int] = {}
-        self._inner: list[tuple[NodeKind, list[int], list[float]]] = []
-        self._order: list[int] = []  # leaves as -1 - number, inner nodes by number
+        self._nodes: list[_Leaf | _Inner] = []
         self._states: dict[int, int] = {}
         self._fewest: dict[int, int] = {}
 
@@ -43,26 +52,23 @@ class TensorCircuit:
         if (known == 0) != (size == 0):
             raise ModelError(f"variable {variable} has discrete and real leaves; expected leaves of one sort")
         self._states[variable] = max(known, size)
-        self._leaves.append((variable, table, log_scale))
-        self._order.append(-len(self._leaves))
-        return len(self._order) - 1
+        return self._add(_Leaf(variable, table, log_scale))
 
     def product(self, children: Sequence[int]) -> int:
         """Add a product and return it; a single child is returned itself."""
         if len(children) == 1:
             return children[0]
-        return self._add(NodeKind.PRODUCT, list(children), [0.0] * len(children))
+        return self._add(_Inner(NodeKind.PRODUCT, list(children), [0.0] * len(children)))
 
     def sum(self, children: Sequence[int], log_weights: Sequence[float]) -> int:
         """Add a sum and return it; a single child with weight 1 is returned itself."""
         if len(children) == 1 and log_weights[0] == 0.0:
             return children[0]
-        return self._add(NodeKind.SUM, list(children), list(log_weights))
+        return self._add(_Inner(NodeKind.SUM, list(children), list(log_weights)))
 
-    def _add(self, kind: NodeKind, children: list[int], log_weights: list[float]) -> int:
-        self._inner.append((kind, children, log_weights))
-        self._order.append(len(self._inner) - 1)
-        return len(self._order) - 1
+    def _add(self, node: _Leaf | _Inner) -> int:
+        self._nodes.append(node)
+        return len(self._nodes) - 1
 
     def products(self, children: Ids) -> Ids:
         """Add a product for each row of the last axis; return their numbers."""
@@ -96,36 +102,28 @@ class TensorCircuit:
         )
         builder = CircuitBuilder(domain)
         number: dict[int, int] = {}
-        for node in self._reached(root):
-            k = self._order[node]
-            if k < 0:
-                number[node] = self._build_leaf(builder, place, *self._leaves[-1 - k])
+        for at in self._reached(root):
+            node = self._nodes[at]
+            if isinstance(node, _Inner):
+                number[at] = builder.add(node.kind, [number[c] for c in node.children], node.log_weights)
                 continue
-            kind, children, log_weights = self._inner[k]
-            below = [number[c] for c in children]
-            number[node] = (
-                builder.product(below) if kind == NodeKind.PRODUCT else builder.sum(below, log_weights=log_weights)
-            )
+            variable, size, scale = place[node.variable], self._states[node.variable], node.log_scale
+            if isinstance(node.table, tuple):
+                leaf = builder.gaussian(variable, *node.table)
+                number[at] = leaf if scale == 0.0 else builder.sum([leaf], log_weights=[scale])
+            else:
+                logs = [*(node.table + scale).tolist(), *[-math.inf] * (size - len(node.table))]
+                number[at] = builder.categorical(variable, log_weights=logs)
         return builder.build(normalised=False)
-
-    def _build_leaf(
-        self, builder: CircuitBuilder, place: dict[int, int], variable: int, table: LeafTable, log_scale: float
-    ) -> int:
-        if isinstance(table, tuple):
-            leaf = builder.gaussian(place[variable], *table)
-            return leaf if log_scale == 0.0 else builder.sum([leaf], log_weights=[log_scale])
-        padded = np.full(self._states[variable], -math.inf)
-        padded[: len(table)] = table + log_scale
-        return builder.categorical(place[variable], log_weights=padded.tolist())
 
     def _reached(self, root: int) -> list[int]:
         """Return the nodes reachable from the root, children first."""
         needed = np.zeros(root + 1, np.bool_)
         needed[root] = True
-        for node in range(root, -1, -1):
-            k = self._order[node]
-            if needed[node] and k >= 0:
-                needed[self._inner[k][1]] = True
+        for at in range(root, -1, -1):
+            node = self._nodes[at]
+            if needed[at] and isinstance(node, _Inner):
+                needed[node.children] = True
         return np.flatnonzero(needed).tolist()
 
 

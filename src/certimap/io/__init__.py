@@ -1,7 +1,7 @@
 """Reading and writing models, evidence and queries: one file per format, and one table of formats."""
 
 from certimap.io.formats import FORMATS, Format, format_of, read, write
-from certimap.io.uai_questions import (
+from certimap.io.uai import (
     read_evidence,
     read_map,
     read_query,

@@ -64,8 +64,9 @@ def read_arrays(path: AnyPath) -> dict[str, Array]:
     """
     data = _content(path)
     limit = max(FREE_BYTES, MAX_RATIO * len(data))
+    file: Any = io.BytesIO(data) if isinstance(data, bytes) else data
     try:
-        with zipfile.ZipFile(io.BytesIO(data) if isinstance(data, bytes) else _Mapped(data)) as archive:
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if sum(entry.file_size for entry in entries) > limit:
                 raise ParseError(f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size", path)
@@ -80,46 +81,23 @@ def read_arrays(path: AnyPath) -> dict[str, Array]:
         raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
 
 
-class _Mapped(io.RawIOBase):
-    """A file object over mapped bytes for zipfile; closing it leaves the bytes mapped."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
+class _Mapped(mmap.mmap):
+    """Mapped bytes as a file for zipfile, which asks files before Python 3.13 whether they can seek."""
 
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
-        if base + offset < 0:
-            raise ValueError("a place before the file's first byte")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        part = self._data[self._at : self._at + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-
-def _content(path: AnyPath) -> bytes | mmap.mmap:
+def _content(path: AnyPath) -> bytes | _Mapped:
     """Return a file's content, mapped if it is large and not gzipped, else read."""
     if not is_packed(path):
         with suppress(OSError, ValueError), Path(path).open("rb") as file:  # read_bytes reports the error
             if os.fstat(file.fileno()).st_size >= MAPPED_BYTES:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return _Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
     return read_bytes(path)
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | mmap.mmap) -> bytes | memoryview:
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | _Mapped) -> bytes | memoryview:
     """Return a member's content after comparing its checksum: a view, if it is stored in a mapped file."""
     if isinstance(data, bytes) or entry.compress_type != zipfile.ZIP_STORED:
         return archive.read(entry)

@@ -9,7 +9,6 @@ order is used.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, LineCounter, read_text, write_text
-from certimap.io.numbers import Numbers, is_number, read_numbers, written
+from certimap.io.numbers import Numbers, numbers_of, written, written_rows
 from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
 
 
@@ -249,11 +248,8 @@ class _Reader:
         if "/" in text:
             text = re.sub(r"//[^\n]*", " ", text)
         tokens = text.replace(",", " ").split()
-        values = read_numbers(tokens)
-        if values is not None:
-            return values
-        wrong = next(t for t in tokens if not is_number(t))
-        raise self.fail(f"{wrong!r} is no probability; expected numbers that are finite and not negative", place)
+        text = "is no probability; expected numbers that are finite and not negative"
+        return numbers_of(tokens, lambda k: self.fail(f"{tokens[k]!r} {text}", place))
 
 
 def _in_order(table: Numbers, shape: list[int]) -> Numbers:
@@ -296,10 +292,9 @@ def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
             lines += [f"probability ( {names[child]} ) {{", f"  table {', '.join(written(factor))};", "}"]
             continue
         lines.append(f"probability ( {names[child]} | {', '.join(names[p] for p in parents)} ) {{")
-        texts, size = written(factor), factor.shape[-1]
-        for row, index in enumerate(itertools.product(*(range(k) for k in factor.shape[:-1]))):
+        for index, texts in written_rows(factor):
             given = ", ".join(states[p][s] for p, s in zip(parents, index, strict=True))
-            lines.append(f"  ({given}) {', '.join(texts[row * size : (row + 1) * size])};")
+            lines.append(f"  ({given}) {', '.join(texts)};")
         lines.append("}")
     write_text(path, "\n".join(lines) + "\n")
 

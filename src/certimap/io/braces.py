@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, LineCounter, cut, line_of
-from certimap.io.numbers import Numbers, is_number, read_numbers
+from certimap.io.numbers import Numbers, numbers_of
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _BLANK = re.compile(r"[\s;,]*+")
@@ -148,17 +148,13 @@ class Braces:
 
     def numbers(self, entry: BraceEntry, what: str) -> Numbers:
         """Read a list of numbers, ignoring parentheses."""
-        values = read_numbers(entry.value.translate(_LIST).split())
-        if values is not None:
-            return values
-        found = re.finditer(r"[^\s(),]++", entry.value)
-        wrong = next(word for word in found if not is_number(word[0]))
-        at = self.text.find(entry.value, entry.at) + wrong.start()
-        raise self.fail(
-            f"{cut(wrong[0])} in the table of {what} is no probability; expected numbers that are finite and not "
-            "negative",
-            at,
-        )
+
+        def refused(k: int) -> ParseError:
+            word = list(re.finditer(r"[^\s(),]++", entry.value))[k]
+            text = f"{cut(word[0])} in the table of {what} is no probability; expected numbers that are finite and"
+            return self.fail(f"{text} not negative", self.text.find(entry.value, entry.at) + word.start())
+
+        return numbers_of(entry.value.translate(_LIST).split(), refused)
 
 
 def words_of(text: str) -> list[str]:

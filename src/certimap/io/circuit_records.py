@@ -1,20 +1,27 @@
-"""Shared parts of the readers of circuits: values from files, the order of nodes, variables by number, leaves."""
+"""Shared parts of the readers of circuits: values, lines of nodes, the order of nodes, leaves, a second reading.
+
+A second reading evaluates a file from its own nodes, and what was read of it has to agree. Each format yields the
+nodes of its records or lines once more, by other code than its reader's, with the file's numbers of variables.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.nodewise import OwnNode, Point, drawn_point, free_variables, log_values, nodes_of
 from certimap.core.arguments import is_list
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
-from certimap.io.files import cut
+from certimap.io.files import AnyPath, cut, read_text
 
 Record = Mapping[str, Any]
 LeafValues = Sequence[float] | Floats | tuple[float, float]  # log weights of states, or mean and sd
@@ -94,26 +101,157 @@ def over_own_variables(circuit: Circuit) -> Circuit:
     Files number variables and may skip numbers. A variable without leaves would be free in the circuit, with
     weight 1 in each state.
     """
-    reached = np.zeros(circuit.n_nodes, np.bool_)
-    reached[circuit.root] = True
-    for node in np.flatnonzero(np.diff(circuit.child_ptr))[::-1].tolist():
-        if reached[node]:
-            reached[circuit.children_of(node)] = True
+    reached = circuit.reached()
     own = np.unique(circuit.leaf_var[reached & (circuit.leaf_var >= 0)])
-    if len(own) == len(circuit.domain):
-        return circuit
-    place = np.full(len(circuit.domain) + 1, -1, np.int32)  # the last entry maps the -1 of inner nodes to itself
-    place[own] = np.arange(len(own))
-    number = np.cumsum(reached) - 1
-    on_edges = np.repeat(reached, np.diff(circuit.child_ptr))
-    on_params = np.repeat(reached, np.diff(circuit.param_ptr))
-    return Circuit(
-        circuit.domain.subset(own.tolist()),
-        circuit.kind[reached],
-        np.concatenate([[0], np.cumsum(np.diff(circuit.child_ptr)[reached])]).astype(np.int64),
-        number[circuit.children[on_edges]],
-        circuit.log_weights[on_edges],
-        place[circuit.leaf_var[reached]],
-        np.concatenate([[0], np.cumsum(np.diff(circuit.param_ptr)[reached])]).astype(np.int64),
-        circuit.params[on_params],
-    )
+    return circuit if len(own) == len(circuit.domain) else circuit.part(reached, own.astype(np.int64))
+
+
+_INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The words of one line, and its number."""
+
+    words: list[str]
+    number: int
+
+
+class NodeLines:
+    """The lines of a file, without blank ones and comments (a first word `c`).
+
+    `path`, `encoding`: the file. `header`: the first word of the file; None for a format without a header.
+    """
+
+    def __init__(self, path: AnyPath, encoding: str | None, header: str | None) -> None:
+        self.path = path
+        lines = (Line(text.split(), k) for k, text in enumerate(read_text(path, encoding).split("\n"), 1))
+        self.lines = [line for line in lines if line.words and line.words[0] != "c"]
+        self.n_words = sum(len(line.words) for line in self.lines)
+        self.header: Line | None = None
+        if header is not None and (not self.lines or self.lines[0].words[0] != header):
+            shown = cut(self.lines[0].words[0]) if self.lines else "nothing"
+            raise self.fail(
+                f"the file begins with {shown}; expected {header!r} and its counts",
+                self.lines[0] if self.lines else None,
+            )
+        if header is not None:
+            self.header = self.lines.pop(0)
+        if not self.lines:
+            raise self.fail("has no node; expected one per line")
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self.lines)
+
+    def fail(self, message: str, line: Line | None = None) -> ParseError:
+        return ParseError(message, self.path, None if line is None else line.number)
+
+    def integers(self, line: Line, what: str, start: int = 1, stop: int | None = None) -> list[int]:
+        """Return words of a line as integers of at most nine digits."""
+        words = line.words[start:stop]
+        for word in words:
+            if not _INTEGER.fullmatch(word):
+                raise self.fail(f"{cut(word)} stands where {what} is needed; expected an integer", line)
+        return list(map(int, words))
+
+    def log_weights(self, line: Line, words: Sequence[str]) -> list[float]:
+        """Return words as natural logs: finite numbers or -inf."""
+        found: list[float] = []
+        for word in words:
+            try:
+                value = float(word) if "_" not in word else math.nan
+            except ValueError:
+                value = math.nan
+            if math.isnan(value) or value == math.inf:
+                raise self.fail(f"{cut(word)} is no log weight; expected finite numbers or -inf", line)
+            found.append(value)
+        return found
+
+    def log_probability(self, line: Line, word: str, accepted: str) -> float:
+        found = self.log_weights(line, [word])[0]
+        if found > 0.0:
+            raise self.fail(f"{word[:20]!r} is the log of a probability above 1; expected {accepted}", line)
+        return found
+
+    def check_variables(self, largest: int, line: Line | None = None) -> int:
+        """Return the number of variables; reject one far above the number of words in the file."""
+        if not 1 <= largest <= FREE_VARIABLES + self.n_words:
+            raise self.fail(
+                f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable, "
+                f"and at most {FREE_VARIABLES:,} more than words",
+                line,
+            )
+        return largest
+
+    def children(self, line: Line, given: Sequence[int], known: dict[int, int]) -> list[int]:
+        """Return the nodes with some ids."""
+        for child in given:
+            if child not in known:
+                raise self.fail(f"the child {child} is not defined on an earlier line", line)
+        return [known[child] for child in given]
+
+    def expect(self, line: Line, fits: bool, layout: str) -> None:
+        """Reject a line with a wrong number of words."""
+        if not fits:
+            raise self.fail(f"{cut(' '.join(line.words))} does not follow {layout!r}", line)
+
+
+def define(lines: NodeLines, line: Line, known: dict[int, int], key: int, node: int) -> None:
+    """Give a node its id."""
+    if key in known:
+        raise lines.fail(f"the id {key} is defined twice; expected once", line)
+    known[key] = node
+
+
+def log_complement(log_p: float) -> float:
+    """Return ln(1 - p)."""
+    return math.log(-math.expm1(log_p)) if log_p < 0.0 else -math.inf
+
+
+AGREEMENT = 1e-6  # nats, times 1 + |log|: a file's logs and weights differ by rounding
+MOST_POINTS, LEAST_POINTS, WORK = 32, 2, 2**16  # points, and their number times edges: seconds for 20 MB
+
+
+def compared(
+    circuit: Circuit, nodes: Iterable[OwnNode], path: AnyPath, log_weights: dict[int, float] | None = None
+) -> Circuit:
+    """Return a circuit that agrees with the nodes of its file at seeded points; ParseError for any other.
+
+    `circuit`: its variables have the file's numbers as names. `nodes`: children before parents. `log_weights`: of
+    literals, for formulas; None for files whose sums and leaves have weights. Half of the points are drawn
+    from the circuit. In the others each variable is drawn by itself, and in files with weights some variables are
+    summed out, in the first all. Cost: linear in the file, some microseconds per node.
+    """
+    if log_weights is None and (free := free_variables(circuit)):
+        raise ParseError(f"was read as a circuit of variable {free[0]!r}, for which it has no leaf", path)
+    numbers = [int(name) for name in circuit.domain.names]
+    points = _points(circuit, log_weights is None)
+    rows: list[Point] = [dict(zip(numbers, point, strict=True)) for point in points]
+    ours = log_values(nodes_of(circuit), [dict(enumerate(point)) for point in points])
+    theirs = log_values(nodes, rows)
+    weights = log_weights or {}
+    for row, our, own in zip(rows, ours, theirs, strict=True):
+        own += sum(weights.get(v if state else -v, 0.0) for v, state in row.items())
+        if not (our == own or abs(our - own) <= AGREEMENT * (1.0 + abs(our))):
+            seen = [f"{v}={x:g}" for v, x in row.items() if x == x]
+            shown = f"{', '.join(seen[:12])}{', ...' if len(seen) > 12 else ''}" or "of no variable"
+            raise ParseError(
+                f"gives the assignment {shown} the log value {own:.9g}, and what was read of it {our:.9g}; this "
+                "file is not understood, and nothing is guessed",
+                path,
+            )
+    return circuit
+
+
+def _points(circuit: Circuit, sums_out: bool) -> list[list[float]]:
+    rng = np.random.default_rng(0)
+    n = min(MOST_POINTS, max(LEAST_POINTS, WORK // max(circuit.n_edges, 1)))
+    drawn = np.array([drawn_point(circuit, rng) for _ in range(n)])
+    free = drawn[: n // 2]
+    rng.permuted(free, axis=0, out=free)
+    is_discrete = circuit.domain.n_states > 0
+    free[:, is_discrete] = rng.integers(circuit.domain.n_states[is_discrete], size=(len(free), is_discrete.sum()))
+    if sums_out:
+        free[rng.random(free.shape) < 0.3] = math.nan
+        free[0] = math.nan
+    return drawn.tolist()

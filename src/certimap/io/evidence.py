@@ -19,7 +19,7 @@ from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json
 from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
-from certimap.io.uai_questions import read_evidence, read_map, read_query
+from certimap.io.uai import read_evidence, read_map, read_query
 
 Evidence = dict[str, Any]
 Asked = tuple[list[str] | None, Evidence]
@@ -30,7 +30,7 @@ class TextOptions:
     """Options for reading text files.
 
     `encoding`: see `certimap.io.files.read_text`. `separator`: see `certimap.io.text_tables.read_text_table`.
-    `layout`: see `certimap.io.uai_questions.read_evidence`.
+    `layout`: see `certimap.io.uai.read_evidence`.
     """
 
     encoding: str | None = None

@@ -59,47 +59,43 @@ _CIRCUIT = ("certimap.circuits.circuit:Circuit",)
 _LINEAR_GAUSSIAN = ("certimap.densities.linear_gaussian:LinearGaussianNetwork",)
 
 
-def _in_room(function: str) -> Callable[..., Any]:
-    """Return a function from this package by name, such as "bif:read_bif"."""
-    return Named(f"certimap.io.{function}")
+def _format(
+    name: str, holds: str, reader: str, writer: str = "", writes: tuple[str, ...] = (), **more: bool
+) -> Format:
+    """Return a format; its functions are given by name, such as "bif:read_bif"."""
+    write = Named(f"certimap.io.{writer}") if writer else None
+    return Format(name, holds, Named(f"certimap.io.{reader}"), write, writes, **more)
 
 
-def _of_networks(name: str, reader: str, writer: str, program: str = "") -> Format:
+def _of_networks(name: str, module: str, what: str, program: str = "") -> Format:
     """Return a format for Bayesian networks only."""
-    return Format(name, f"Bayesian networks{program}", _in_room(reader), _in_room(writer), _BAYESIAN)
+    return _format(
+        name, f"Bayesian networks{program}", f"{module}:read_{what}", f"{module}:write_{what}", _BAYESIAN
+    )
 
 
 FORMATS: dict[str, Format] = table_of(
-    _of_networks("bif", "bif:read_bif", "bif:write_bif"),
-    Format(
-        "uai",
-        "Bayesian and Markov networks",
-        _in_room("uai:read_uai"),
-        _in_room("uai:write_uai"),
-        _BAYESIAN + _MARKOV,
-    ),
-    _of_networks("net", "net:read_net", "net:write_net", " (Hugin)"),
-    _of_networks("xdsl", "xml_files:read_xdsl", "xml_files:write_xdsl", " (GeNIe)"),
-    _of_networks("dsl", "dne:read_dsl", "dne:write_dsl", " (GeNIe)"),
-    _of_networks("dne", "dne:read_dne", "dne:write_dne", " (Netica)"),
-    _of_networks("dsc", "dsc:read_dsc", "dsc:write_dsc", " (Microsoft)"),
-    *(
-        _of_networks(name, "xml_files:read_xmlbif", "xml_files:write_xmlbif", " (XMLBIF)")
-        for name in ("xmlbif", "bifxml", "xml")
-    ),
-    Format("spn", "circuits", _in_room("spn:read_spn"), _in_room("spn:write_spn"), _CIRCUIT),
-    Format(
+    _of_networks("bif", "bif", "bif"),
+    _format("uai", "Bayesian and Markov networks", "uai:read_uai", "uai:write_uai", _BAYESIAN + _MARKOV),
+    _of_networks("net", "brace_networks", "net", " (Hugin)"),
+    _of_networks("xdsl", "xml_files", "xdsl", " (GeNIe)"),
+    _of_networks("dsl", "brace_networks", "dsl", " (GeNIe)"),
+    _of_networks("dne", "brace_networks", "dne", " (Netica)"),
+    _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
+    *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),
+    _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
+    _format(
         "json",
         "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",
-        _in_room("json_models:read_json"),
-        _in_room("linear_gaussian:write_linear_gaussian"),
+        "json_models:read_json",
+        "linear_gaussian:write_linear_gaussian",
         _LINEAR_GAUSSIAN,
     ),
-    Format("jpc", "circuits (Juice)", _in_room("jpc:read_jpc"), _in_room("jpc:write_jpc"), _CIRCUIT),
-    Format("nnf", "Boolean circuits (d4, c2d)", _in_room("nnf:read_nnf"), is_weighted=True),
-    Format("sdd", "Boolean circuits (SDD)", _in_room("sdd:read_sdd"), is_weighted=True),
-    Format("psdd", "circuits (PSDD)", _in_room("sdd:read_psdd")),
-    Format("npz", "any model", _in_room("native:read_native"), _in_room("native:write_native"), is_text=False),
+    _format("jpc", "circuits (Juice)", "jpc:read_jpc", "jpc:write_jpc", _CIRCUIT),
+    _format("nnf", "Boolean circuits (d4, c2d)", "logic:read_nnf", is_weighted=True),
+    _format("sdd", "Boolean circuits (SDD)", "logic:read_sdd", is_weighted=True),
+    _format("psdd", "circuits (PSDD)", "logic:read_psdd"),
+    _format("npz", "any model", "native:read_native", "native:write_native", is_text=False),
 )
 
 

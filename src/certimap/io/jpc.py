@@ -25,11 +25,20 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.circuits.nodewise import Leaf, OwnNode, log_normal
 from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import ModelError, ParseError
-from certimap.io.circuit_records import MAX_ENTRIES, add_leaf, joined_size, numbered, over_own_variables
+from certimap.io.circuit_records import (
+    MAX_ENTRIES,
+    Line,
+    NodeLines,
+    add_leaf,
+    compared,
+    define,
+    joined_size,
+    log_complement,
+    numbered,
+    over_own_variables,
+)
 from certimap.io.files import AnyPath, read_bytes, write_text
-from certimap.io.node_lines import Line, NodeLines, define, log_complement
 from certimap.io.pyjuice import read_pyjuice
-from certimap.io.second_reading import compared
 
 _LAYOUTS = {
     "L": "L ID VTREE LITERAL",

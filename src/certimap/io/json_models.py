@@ -28,6 +28,7 @@ from certimap.io.circuit_records import (
     Record,
     add_leaf,
     children_first,
+    compared,
     is_record,
     items,
     joined_size,
@@ -36,7 +37,6 @@ from certimap.io.circuit_records import (
     shown,
 )
 from certimap.io.files import AnyPath, cut, parsed_json
-from certimap.io.second_reading import compared
 
 MAX_FLOAT = sys.float_info.max
 _SPARC = "gcw-circuit-v1"
@@ -332,14 +332,10 @@ class _Deeprob(_Reader):
         found: list[list[list[float]]] = []
         for rows in items(given):
             lists = items(rows)
-            found.append([self.log_numbers(row, what) for row in lists])
+            found.append([[x if x == -math.inf else self.number(x, what) for x in items(row)] for row in lists])
         if len(found) != n or any(len(rows) != 2 or any(len(row) != 2 for row in rows) for rows in found):
             raise self.fail(f"node {node} has tables that are not of the shape ({n}, 2, 2), which is accepted")
         return found
-
-    def log_numbers(self, value: Any, what: str) -> list[float]:
-        """Return a list of finite numbers and -Infinity."""
-        return [x if x == -math.inf else self.number(x, what) for x in items(value)]
 
 
 def _logs(weights: Iterable[float]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
@@ -100,9 +100,12 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
     return Numbers(values, logs)
 
 
-def is_number(word: str) -> bool:
-    """Whether a word is a finite nonnegative number."""
-    return read_numbers([word]) is not None
+def numbers_of(words: Sequence[str], refused: Callable[[int], Exception]) -> Numbers:
+    """Read finite nonnegative numbers; raise what `refused` returns for the index of the first other word."""
+    values = read_numbers(words)
+    if values is None:
+        raise refused(next(k for k, word in enumerate(words) if read_numbers([word]) is None))
+    return values
 
 
 def written(factor: Factor) -> list[str]:
@@ -115,3 +118,10 @@ def written(factor: Factor) -> list[str]:
     for i in np.flatnonzero(~plain).tolist():
         words[i] = str(Decimal(float(logs[i])).exp(_WRITTEN)).replace("E", "e")
     return words
+
+
+def written_rows(factor: Factor) -> Iterator[tuple[tuple[int, ...], list[str]]]:
+    """Yield the states of the parents and the entries of each row of a conditional table, as `written` does."""
+    texts, size = written(factor), factor.shape[-1]
+    for row, index in enumerate(np.ndindex(factor.shape[:-1])):
+        yield index, texts[row * size : (row + 1) * size]

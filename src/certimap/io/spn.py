@@ -27,9 +27,9 @@ from certimap.core.arrays import Bytes, Flags, Floats, Ints, Ints8
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ModelError, ParseError
+from certimap.io.circuit_records import compared
 from certimap.io.files import AnyPath, read_bytes, read_text, replacing
 from certimap.io.numbers import log_of_text
-from certimap.io.second_reading import compared
 
 _KINDS: dict[str, int] = {
     "indicator": NodeKind.CATEGORICAL,

@@ -28,7 +28,7 @@ from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_bytes, read_text, write_text
 from certimap.io.identifiers import written_names
-from certimap.io.numbers import Numbers, is_number, read_numbers, written
+from certimap.io.numbers import Numbers, numbers_of, written
 from certimap.networks.bayesian import BayesianNetwork
 
 MAX_BYTES = 2**28
@@ -125,18 +125,17 @@ class _Tree(ContentHandler):
             self._open[-1][1].append(content)
 
 
-def numbers_of(path: AnyPath, words: list[str], what: str, line: int | None) -> Numbers:
-    """Return words as finite nonnegative numbers; ParseError names the first that is not."""
-    values = read_numbers(words)
-    if values is not None:
-        return values
-    wrong = next(word for word in words if not is_number(word))
-    raise ParseError(
-        f"{cut(wrong)} in the table of {what} is no probability; expected numbers that are finite and not "
-        "negative",
-        path,
-        line,
-    )
+def _numbers(path: AnyPath, element: Element, tag: str, name: str) -> Numbers:
+    """Return the probabilities in the elements inside with a tag."""
+    words = element.words(tag)
+
+    def refused(k: int) -> ParseError:
+        text = (
+            f"{cut(words[k])} in the table of {cut(name)} is no probability; expected numbers that are finite and"
+        )
+        return ParseError(f"{text} not negative", path, element.line)
+
+    return numbers_of(words, refused)
 
 
 def xml_text(text: str) -> str:
@@ -192,14 +191,13 @@ def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: 
         )
     declared.variable(name, [state.attributes.get("id", "") for state in node.all("state")], node.line)
     parents = node.words("parents")
-    what = cut(name)
     if node.tag == "deterministic":
         declared.deterministic(name, parents, node.words("resultingstates"), node.line)
     elif node.tag == "noisymax":
-        rows = numbers_of(path, node.words("parameters"), what, node.line).values
+        rows = _numbers(path, node, "parameters", name).values
         declared.noisy_max(name, parents, rows, _strengths(path, node, name), node.line)
     else:
-        numbers = numbers_of(path, node.words("probabilities"), what, node.line)
+        numbers = _numbers(path, node, "probabilities", name)
         declared.table(name, parents, numbers, node.line, first_fastest=first_fastest)
 
 
@@ -253,9 +251,7 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
         for definition in network.all(tag):
             name = _only(path, definition, "FOR")
             parents = [parent.text.strip() for parent in definition.all("GIVEN")]
-            words = definition.words("TABLE")
-            numbers = numbers_of(path, words, cut(name), definition.line)
-            declared.table(name, parents, numbers, definition.line)
+            declared.table(name, parents, _numbers(path, definition, "TABLE", name), definition.line)
     return declared.network()
 
 

@@ -17,7 +17,6 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.errors import DataError, ModelError
-from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.estimator import (
     LearnerSettings,
@@ -29,7 +28,7 @@ from certimap.learn.estimator import (
 )
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
-from certimap.learn.leaf_choice import densest, families_of
+from certimap.learn.leaf_choice import Bars, densest, families_of
 from certimap.learn.table import DataTable
 from certimap.learn.tree import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 
@@ -71,8 +70,8 @@ class HiddenChowLiuTree(BatchLearner):
         while that helps; validation rows decide. They also decide whether to accept a stage with fewer rows
         per state.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). In the end they get
-        leaves of another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`). In the end
+        they get another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
 
     Attributes
     ----------

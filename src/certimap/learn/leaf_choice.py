@@ -1,19 +1,24 @@
-"""Leaf families that a column may have, and the choice among them by held-out rows."""
+"""Leaf families that a column may have, the choice among them by held-out rows, and bars for discrete learners.
+
+Learners of discrete tables cut real columns into bars, which become piecewise uniform densities in the circuit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.family import COUNTS, FROM_ZERO, NUMBERS, LeafFamily, is_count
 from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.core.arrays import Floats
-from certimap.core.domain import Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError
 from certimap.learn.leaf_families import Histogram, States
-from certimap.learn.table import DataTable
+from certimap.learn.table import MISSING, DataTable
 
 
 def _families() -> dict[str, type[LeafFamily]]:
@@ -86,3 +91,63 @@ def _check(name: str, families: Mapping[str, type[LeafFamily]], column: str, val
     held = is_count(values) if takes == COUNTS else values >= (0.0 if takes == FROM_ZERO else -np.inf)
     if not np.all(held):
         raise DataError(f"column {column!r} holds {values[~held][0]:g}; {name} leaves take {takes}")
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Bars into which the real columns of a table are cut at quantiles.
+
+    A distribution over bars is a piecewise constant density over values, with the same likelihood up to the bars'
+    widths. Learning over bars thus equals learning with histogram leaves exactly. `domain`: the variables as users
+    know them. `cut`: the variables with the numbers of bars as the states of real ones. `histograms`: the bars of
+    each real column.
+    """
+
+    domain: Domain
+    cut: Domain
+    histograms: dict[int, Histogram]
+
+    @classmethod
+    def of(cls, table: DataTable, rows_per_bar: float = 1.0) -> Bars:
+        """Cut each real column into sqrt(rows) bars, 32 at most.
+
+        `rows_per_bar` first divides the rows, for learners with one table per pair of columns and thus few rows
+        per entry.
+        """
+        real = [i for i, v in enumerate(table.domain) if isinstance(v, Real)]
+        histograms = {i: Histogram(table.observed(i), rows_per_bar) for i in real}
+        variables = [
+            Categorical(v.name, tuple(range(len(histograms[i].edges) - 1))) if i in histograms else v
+            for i, v in enumerate(table.domain)
+        ]
+        return cls(table.domain, Domain(variables), histograms)
+
+    def coded(self, table: DataTable) -> DataTable:
+        """Replace values by bars; values outside all bars go to the nearest."""
+        if not self.histograms:
+            return table
+        codes = np.empty(table.points.shape, np.int16)
+        missing = table.missing
+        for i in range(len(self.domain)):
+            values = np.where(missing[:, i], 0.0, table.points[:, i])
+            if i in self.histograms:
+                edges = self.histograms[i].edges
+                values = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+            codes[:, i] = np.where(missing[:, i], MISSING, values)
+        return DataTable(self.cut, codes)
+
+    def to_circuit(self, circuit: Circuit) -> Circuit:
+        """Turn a circuit over bars into one over values; leaves over bars become histograms with wide tails."""
+        if not self.histograms:
+            return circuit
+        builder = CircuitBuilder(self.domain)
+        ids: list[int] = []
+        for node in range(circuit.n_nodes):
+            variable, params = int(circuit.leaf_var[node]), circuit.params_of(node)
+            if variable in self.histograms:
+                ids.append(self.histograms[variable].add(builder, variable, np.exp(params)))
+                continue
+            below: list[int] = circuit.children_of(node).tolist()
+            weights = circuit.log_weights[circuit.child_ptr[node] : circuit.child_ptr[node + 1]].tolist()
+            ids.append(builder.add(int(circuit.kind[node]), [ids[c] for c in below], weights, variable, params))
+        return builder.build(normalised=False)

@@ -14,7 +14,6 @@ from certimap.core.arguments import keywords_hinted, shown
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import DataError
-from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import (
@@ -25,6 +24,7 @@ from certimap.learn.estimator import (
     single_threaded_blas,
     split_rows,
 )
+from certimap.learn.leaf_choice import Bars
 from certimap.learn.region_passes import RegionGraph, RegionPasses, Tables, pixel_of, region_graph_of
 from certimap.learn.table import DataTable
 from certimap.learn.tree import one_hot
@@ -58,7 +58,7 @@ class RegionGraphCircuit(BatchLearner):
         Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
         evenly.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`).
 
     Attributes
     ----------

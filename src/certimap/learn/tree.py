@@ -15,8 +15,8 @@ from certimap.core.arrays import Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
-from certimap.learn.bars import Bars
 from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, check_real
+from certimap.learn.leaf_choice import Bars
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
@@ -137,8 +137,8 @@ class ChowLiuTree(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table, spread evenly over it.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). Nothing is random,
-        and learning is one matrix product and a spanning tree.
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`). Nothing is
+        random, and learning is one matrix product and a spanning tree.
 
     Attributes
     ----------

@@ -14,7 +14,6 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError
-from certimap.learn.bars import Bars
 from certimap.learn.estimator import (
     DensityEstimator,
     LearnerSettings,
@@ -23,6 +22,7 @@ from certimap.learn.estimator import (
     single_threaded_blas,
     split_rows,
 )
+from certimap.learn.leaf_choice import Bars
 from certimap.learn.mixtures import first_shares
 from certimap.learn.table import DataTable
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves, one_hot, pair_counts
@@ -46,7 +46,7 @@ class ChowLiuMixture(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table in every tree, spread evenly over it.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`).
 
     Attributes
     ----------

@@ -5,8 +5,8 @@ if None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(p
 """
 
 from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density
-from certimap.plots.figure import new_figure
 from certimap.plots.results import (
+    new_figure,
     plot_circuit,
     plot_history,
     plot_moments,

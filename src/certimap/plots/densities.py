@@ -18,7 +18,7 @@ from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.result import MapResult
 from certimap.errors import QueryError
-from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled
+from certimap.plots.results import LOWER, MASS, NEUTRAL, UPPER, axes_of, labelled
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.registry import resolve
 

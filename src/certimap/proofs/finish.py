@@ -166,6 +166,11 @@ EASY = 0.5  # seconds of solving; below, the checker finds the relevant vectors 
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
+def _none(reason: str) -> Proof:
+    """Return a draft that says why there is no proof."""
+    return Proof({"method": "none", "no_proof": reason}, {})
+
+
 def reduced_network(model: Model, query: Query) -> ReducedModel:
     """Return a network's tables under the evidence, in the checker's form."""
     kind, _, arrays, _ = exported(model)
@@ -191,7 +196,7 @@ def of_network(
     except (Rejected, ModelError) as reason:
         if not is_drawn:
             return wide(model, query, result, max_bytes, seconds)
-        return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
+        return _none(f"{reason}; {WITH_PROOFS} can write a proof")
     if "no_proof" in draft.meta:
         return draft
     if is_drawn:
@@ -203,7 +208,7 @@ def of_network(
         claim = result.certificate.epsilon, result.certificate.tolerance
         arrays = recorded(ProofBuckets.of(checked, layout, budget), points, *claim, max_bytes)
     if arrays is None:
-        return Proof({"method": "none", "no_proof": NOT_ELIMINATED.format(seconds, max_bytes)}, {})
+        return _none(NOT_ELIMINATED.format(seconds, max_bytes))
     return Proof({**draft.meta, **own, "method": "vectors"}, arrays)
 
 
@@ -248,8 +253,8 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
             claim |= draft.meta.get("claim", {})
             return Proof({"method": "steps", "claim": claim, **stated}, order | found[0])
     except (Rejected, ModelError, TooLarge) as reason:
-        return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
-    return Proof({"method": "none", "no_proof": NOT_CLOSED.format(seconds)}, {})
+        return _none(f"{reason}; {WITH_PROOFS} can write a proof")
+    return _none(NOT_CLOSED.format(seconds))
 
 
 NORMALS = (GaussianMixture, LinearGaussianNetwork)
@@ -349,7 +354,9 @@ def _completed(
     if reason is not None:
         return replace(result, proof=None, no_proof=reason)
     if isinstance(model, NORMALS) or (isinstance(model, Circuit) and is_smooth(model, query, result)):
-        proof = Proof({**_meta(model, result, draft), "method": "mixture"}, _of_mixture(model, query))
+        given = _asked(query)  # a proof of a mixture of Gaussians cuts no variable into cells
+        arrays = given if isinstance(model, Circuit) else {k: given[k] for k in ("log_weights", "intervals")}
+        proof = Proof({**_meta(model, result, draft), "method": "mixture"}, arrays)
         verdict = checked_here(model, proof, seconds)
         if verdict.accepted or isinstance(model, NORMALS):
             why = None if verdict.accepted else f"the checker found no proof: {verdict.message}"
@@ -377,12 +384,6 @@ def _completed(
 def _asked(query: Query) -> Arrays:
     """Return the arrays of every proof: the evidence."""
     return {"log_weights": query.log_weights, **intervals_of(query)}
-
-
-def _of_mixture(model: Model, query: Query) -> Arrays:
-    """Return the arrays of the evidence for a proof that cuts no variable into cells."""
-    arrays = _asked(query)
-    return arrays if isinstance(model, Circuit) else {name: arrays[name] for name in ("log_weights", "intervals")}
 
 
 def _meta(model: Model, result: MapResult, draft: Proof) -> Record:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from certimap.circuits import evaluator, properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.evaluation import probe_arrays
+from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Real

@@ -11,8 +11,8 @@ from scipy import optimize
 
 import certimap as cm
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.mixture import MixtureProber, flattened
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.prober import MixtureProber, flattened
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
 from certimap.core.search_boxes import SearchBoxes

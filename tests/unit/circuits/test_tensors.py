@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.circuits import tensors
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.tensor_posterior import on_device
+from certimap.circuits.tensors import on_device
 from certimap.errors import MissingDependency, ModelError, SolverError
 from certimap.testing import check_posterior, random_circuit, random_domain
 

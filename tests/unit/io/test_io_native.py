@@ -201,7 +201,7 @@ def test_equal_models_give_equal_files(tmp_path):
 
 @pytest.mark.usefixtures("mapping")
 def test_damaged_files_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("certimap.io.circuit_arrays.NODES_TOGETHER", 3)
+    monkeypatch.setattr("certimap.io.native.NODES_TOGETHER", 3)
     path = tmp_path / "m.npz"
     build_mixed().write(path)
     whole = path.read_bytes()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.conversions.network_to_tree import tree_of_reduced
+from certimap.conversions.from_networks import tree_of_reduced
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.query import make_query
 from certimap.learn.hidden_model import GuessedTree, HiddenChowLiuModel

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 import certimap
@@ -264,31 +265,11 @@ def _page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) 
     held = (
         json.dumps(data, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escaped(title)}</title>
-<style>
-{_part("page.css")}</style>
-</head>
-<body>
-<main>
-<h1>{escaped(title)}</h1>
-<p class="quiet">Logs are natural. Written by certimap {escaped(certimap.__version__)}.</p>
-{contents}
-{"".join(sections)}
-</main>
-<footer class="quiet"><p>Charts: Chart.js, MIT licence.</p></footer>
-<script type="application/json" id="data">{held}</script>
-<script>{_part("chart.umd.min.js")}</script>
-<script>
-{_part("page.js")}</script>
-</body>
-</html>
-"""
+    return Template(_part("page.html")).substitute(
+        title=escaped(title), version=escaped(certimap.__version__), contents=contents, sections="".join(sections),
+        data=held, policy=_POLICY, style=_part("page.css"), charts=_part("chart.umd.min.js"),
+        script=_part("page.js"),
+    )  # fmt: skip
 
 
 def _part(name: str) -> str:

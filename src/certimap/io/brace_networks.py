@@ -1,0 +1,364 @@
+"""Bayesian networks in blocks of braces: Hugin's `.net`, Netica's `.dne`, GeNIe's `.dsl`, Microsoft's `.dsc`.
+
+The node's own states vary fastest, then the last parent's. Positions, labels and other fields are ignored.
+
+`.net`: discrete chance nodes and their potentials; a potential without data is uniform.
+
+    node A { states = ("yes" "no"); label = "..."; position = (1 2); }
+    potential (A | B C) { data = ((.1 .9)(.2 .8) ...); }
+
+`.dne` (DNET), and the `.dsl` of the 1990s, which differs in words. In a .dne, a continuous node needs levels that
+cut it into intervals. Constants, titles and findings are ignored.
+
+    bnet NAME {
+      node A { kind = NATURE; discrete = TRUE; states = (yes, no); parents = (); probs = (.1, .9); };
+      node B { chance = DETERMIN; states = (x, y); parents = (A); functable = (x, y); };
+    };
+
+    net NAME {
+      node A { TYPE = CPT; PARENTS = (); DEFINITION = { NAMESTATES = (yes, no); PROBABILITIES = (.1, .9); }; };
+    };
+
+`.dsc`: rows number the states of the parents.
+
+    belief network "NAME"
+    node A { name: "A"; type: discrete[2] = { "yes", "no" }; position: (1, 2); }
+    probability(A) { .1, .9; }
+    probability(B | A) { (0): .2, .8; (1): .3, .7; default: .5, .5; }
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+from certimap.io.braces import PERCENT, SLASHES, BraceBlock, BraceEntry, Braces, quoted, words_of
+from certimap.io.declared import Declared
+from certimap.io.files import AnyPath, cut, read_text, write_text
+from certimap.io.identifiers import written_names
+from certimap.io.numbers import Numbers, written, written_rows
+from certimap.networks.bayesian import BayesianNetwork
+
+_POTENTIAL = re.compile(r"potential\s*\((.*)\)\s*", re.DOTALL)
+_NET_NODE = re.compile(
+    r"(?:(discrete|continuous)\s+)?(?:chance\s+)?(node|decision|utility|function|instance)\s+(\S.*)"
+)
+_REFUSED = {
+    "decision": "a decision",
+    "utility": "a utility node",
+    "function": "a function node",
+    "instance": "an instance of a class",
+}
+
+
+def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network; decisions, utilities, functions, continuous nodes and expressions are refused."""
+    source = Braces(path, read_text(path, encoding), PERCENT)
+    declared = Declared(path)
+    for entry in source.root.statements:
+        raise source.fail(f"{cut(entry.value)} begins no block; expected net, node or potential", entry.at)
+    for block in source.root.blocks:
+        potential = _POTENTIAL.fullmatch(block.head)
+        if potential:
+            _read_potential(source, declared, block, potential[1])
+        elif block.words[:1] == ["class"]:
+            raise source.fail(
+                f"{cut(block.head)} is a class of an object-oriented network; expected a plain network", block.at
+            )
+        elif block.words[:1] != ["net"]:
+            _read_net_node(source, declared, block)
+    return declared.network()
+
+
+def _read_net_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
+    found = _NET_NODE.fullmatch(" ".join(block.head.split()))
+    if found is None:
+        raise source.fail(f"{cut(block.head)} begins no block; expected net, node or potential", block.at)
+    name = found[3]
+    what = "a continuous node" if found[1] == "continuous" else _REFUSED.get(found[2])
+    if what is not None:
+        raise source.fail(f"{cut(name)} is {what}; expected discrete chance nodes", block.at)
+    states = source.entry(block, "states")
+    if states is None:
+        raise source.fail(f'node {cut(name)} has no states; expected states = ("A" "B");', block.at)
+    declared.variable(name, words_of(states.value), source.line(block.at))
+
+
+def _read_potential(source: Braces, declared: Declared, block: BraceBlock, header: str) -> None:
+    own, _, given = header.partition("|")
+    names = words_of(own)
+    line = source.line(block.at)
+    if len(names) != 1:
+        raise source.fail(
+            f"the potential of {cut(own.strip())} is of {len(names)} variables; expected one, and behind a bar "
+            "its parents",
+            block.at,
+        )
+    data = source.entry(block, "data")
+    if data is not None:
+        declared.table(names[0], words_of(given), source.numbers(data, cut(names[0])), line)
+    elif "model_data" in block.entries:
+        raise source.fail(f"the potential of {names[0]!r} is given by expressions; expected data", block.at)
+    else:
+        declared.uniform(names[0], words_of(given), line)
+
+
+def write_net(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network, states as text; labels keep names that are no identifiers."""
+    names = written_names(model, path, states_too=False)
+    lines = ["net { }"]
+    for name, states, label in zip(names.names, names.states, names.labels, strict=True):
+        texts = " ".join(map(quoted, states))
+        title = "" if label == name else f" label = {quoted(label)};"
+        lines += [f"node {name} {{", f"  states = ({texts});{title}", "}"]
+    for factor in model.factors:
+        *parents, child = factor.scope
+        given = f" | {' '.join(names.names[p] for p in parents)}" if parents else ""
+        lines += [
+            f"potential ({names.names[child]}{given}) {{",
+            f"  data = {nested(written(factor), factor.shape)};",
+        ]
+        lines.append("}")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def nested(numbers: list[str], shape: tuple[int, ...], between: str = " ") -> str:
+    """Put parentheses around the numbers of each axis, the last axis innermost."""
+    parts = numbers
+    for size in reversed(shape):
+        parts = [f"({between.join(parts[k : k + size])})" for k in range(0, len(parts), size)]
+    return parts[0]
+
+
+LONGEST_NAME = 30  # characters of a name in a .dne
+_ReadNode = Callable[[Braces, Declared, BraceBlock, str], None]
+
+
+def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a network (Netica); decisions, utilities, equations and continuous nodes without levels are refused."""
+    return _read(path, encoding, "bnet", _read_dne_node)
+
+
+def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a network of GeNIe; nodes of types other than CPT and TRUTHTABLE are refused."""
+    return _read(path, encoding, "net", _read_dsl_node)
+
+
+def _read(path: AnyPath, encoding: str | None, word: str, read_node: _ReadNode) -> BayesianNetwork:
+    source = Braces(path, read_text(path, encoding), SLASHES)
+    declared = Declared(path)
+    nets = [block for block in source.root.blocks if block.words[:1] == [word]]
+    if len(nets) != 1:
+        raise source.fail(f"the file has {len(nets)} nets; expected one, {word} NAME {{ ... }}", 0)
+    for block in nets[0].blocks:
+        if block.words[:1] == ["node"]:
+            if len(block.words) != 2:
+                raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
+            read_node(source, declared, block, block.words[1])
+    return declared.network()
+
+
+def _read_dne_node(source: Braces, declared: Declared, block: BraceBlock, name: str) -> None:
+    line = source.line(block.at)
+    kind = source.value(block, "kind", "NATURE").upper()
+    if kind == "CONSTANT":
+        return
+    if kind != "NATURE":
+        raise source.fail(f"{cut(name)} is of the kind {kind[:20]}; expected nodes of the kind NATURE", block.at)
+    states = _dne_states(source, block, name)
+    declared.variable(name, states, line)
+    parents = words_of(source.value(block, "parents"))
+    probs, functable = source.entry(block, "probs"), source.entry(block, "functable")
+    if probs is not None:
+        declared.table(name, parents, source.numbers(probs, cut(name)), line)
+    elif functable is not None:
+        results = words_of(functable.value)
+        declared.deterministic(name, parents, [_result(word, states) for word in results], line)
+    else:
+        lacks = "is given by an equation" if "equation" in block.entries else "has no table"
+        raise source.fail(f"{cut(name)} {lacks}; expected probs or functable", block.at)
+
+
+def _dne_states(source: Braces, block: BraceBlock, name: str) -> list[str]:
+    """Return the states of a node: its list of states, else its levels, else numbers."""
+    states, levels, count = (source.entry(block, key) for key in ("states", "levels", "numstates"))
+    is_discrete = source.value(block, "discrete", "TRUE").upper() == "TRUE"
+    if not is_discrete and levels is None:
+        raise source.fail(
+            f"{cut(name)} is a continuous node; expected discrete ones, or levels that cut it into intervals",
+            block.at,
+        )
+    if states is not None:
+        return words_of(states.value)
+    if levels is not None:
+        values = words_of(levels.value)
+        return values if is_discrete else [f"{low} to {high}" for low, high in itertools.pairwise(values)]
+    if count is not None and count.value.isdecimal() and len(count.value) < 6:
+        return [str(k) for k in range(int(count.value))]
+    raise source.fail(f"{cut(name)} has no states; expected states = (A, B);", block.at)
+
+
+def _result(word: str, states: list[str]) -> str:
+    """Return the state named by an entry of a function table, by label or as # and its number."""
+    if word.startswith("#") and word[1:].isdecimal() and len(word) < 7 and int(word[1:]) < len(states):
+        return states[int(word[1:])]
+    return word
+
+
+def _read_dsl_node(source: Braces, declared: Declared, block: BraceBlock, name: str) -> None:
+    line, kind = source.line(block.at), source.entry(block, "TYPE")
+    if kind is None or kind.value not in ("CPT", "TRUTHTABLE"):
+        shown = "no type" if kind is None else f"the type {kind.value[:20]}"
+        raise source.fail(f"{cut(name)} has {shown}; expected CPT and TRUTHTABLE", block.at)
+    definition = next(block.named("definition"), None)
+    states = None if definition is None else source.entry(definition, "NAMESTATES")
+    if definition is None or states is None:
+        raise source.fail(f"{cut(name)} has no DEFINITION with NAMESTATES; expected one", block.at)
+    declared.variable(name, words_of(states.value), line)
+    parents = words_of(source.value(block, "PARENTS"))
+    key = "PROBABILITIES" if kind.value == "CPT" else "RESULTINGSTATES"
+    table = source.entry(definition, key)
+    if table is None:
+        raise source.fail(f"{cut(name)} has no {key}; a node of the type {kind.value} needs them", block.at)
+    if kind.value == "CPT":
+        declared.table(name, parents, source.numbers(table, cut(name)), line)
+    else:
+        declared.deterministic(name, parents, words_of(table.value), line)
+
+
+def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a network, parents first; identifiers have at most 30 characters, and titles keep other names."""
+    names = written_names(model, path, states_too=True, longest=LONGEST_NAME)
+    lines = ["// ~->[DNET-1]->~", "", "bnet certimap {"]
+    for child in model.topological_order:
+        factor = model.factors[child]
+        parents = ", ".join(names.names[p] for p in factor.scope[:-1])
+        lines += [f"node {names.names[child]} {{", "  kind = NATURE;", "  discrete = TRUE;"]
+        lines += [f"  states = ({', '.join(names.states[child])});", f"  parents = ({parents});"]
+        lines.append(f"  probs = {nested(written(factor), factor.shape, ', ')};")
+        if names.names[child] != names.labels[child]:
+            lines.append(f"  title = {quoted(names.labels[child])};")
+        lines.append("};")
+    write_text(path, "\n".join([*lines, "};"]) + "\n")
+
+
+def write_dsl(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a network, parents first; headers keep names that are no identifiers."""
+    names = written_names(model, path, states_too=True)
+    lines = ["net certimap", "{"]
+    for child in model.topological_order:
+        factor = model.factors[child]
+        parents = ", ".join(names.names[p] for p in factor.scope[:-1])
+        lines += [f"  node {names.names[child]}", "  {", "    TYPE = CPT;"]
+        lines.append(f"    HEADER = {{ ID = {names.names[child]}; NAME = {quoted(names.labels[child])}; }};")
+        lines += [f"    PARENTS = ({parents});", "    DEFINITION =", "    {"]
+        lines.append(f"      NAMESTATES = ({', '.join(names.states[child])});")
+        lines += [f"      PROBABILITIES = ({', '.join(written(factor))});", "    };", "  };"]
+    write_text(path, "\n".join([*lines, "};"]) + "\n")
+
+
+_PROBABILITY = re.compile(r"probability\s*\((.*)\)", re.DOTALL)
+_TYPE = re.compile(r"type\s*:\s*discrete\s*(?:\[\s*(\d{1,9})\s*\])?")
+_ROW = re.compile(r"(?:\(([\d\s,]*)\)|(default))\s*:\s*(.*)", re.DOTALL)
+_NETWORK = re.compile(r'belief\s+network(?:\s+(?:"[^"]*"|\S+))?')
+_DSC_NODE = re.compile(r"node\s+(\S.*)")
+
+
+def read_dsc(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network; nodes that are not discrete are refused."""
+    return _DscReader(path, read_text(path, encoding)).network()
+
+
+class _DscReader:
+    """One pass over the blocks."""
+
+    def __init__(self, path: AnyPath, text: str) -> None:
+        self.source = Braces(path, text, SLASHES)
+        self.declared = Declared(path)
+
+    def network(self) -> BayesianNetwork:
+        tables: list[tuple[BraceBlock, str]] = []
+        for block in self.source.root.blocks:
+            # The line 'belief network NAME' has no terminator and precedes the first block.
+            head = _NETWORK.sub("", block.head, count=1).strip()
+            probability, node = _PROBABILITY.fullmatch(head), _DSC_NODE.fullmatch(head)
+            if probability:
+                tables.append((block, probability[1]))
+            elif node:
+                self.node(block, words_of(node[1])[0] if words_of(node[1]) else "")
+        for block, header in tables:
+            self.table(block, header)
+        return self.declared.network()
+
+    def node(self, block: BraceBlock, name: str) -> None:
+        kind = next((b for b in block.blocks if b.head.startswith("type")), None)
+        found = None if kind is None else _TYPE.fullmatch(kind.head)
+        if kind is None or found is None:
+            raise self.source.fail(
+                f"node {cut(name)} has no type that is accepted; type: discrete[COUNT] = {{ STATES }}; is",
+                block.at,
+            )
+        states = [word for entry in kind.statements for word in words_of(entry.value)]
+        if found[1] is not None and int(found[1]) != len(states):
+            raise self.source.fail(
+                f"node {cut(name)} has {len(states)} states where its type says {found[1]}", kind.at
+            )
+        self.declared.variable(name, states, self.source.line(block.at))
+
+    def table(self, block: BraceBlock, header: str) -> None:
+        own, _, given = header.partition("|")
+        names, parents = words_of(own), words_of(given)
+        if len(names) != 1:
+            raise self.source.fail(
+                f"the table of {cut(own.strip())} is of {len(names)} variables; expected one", block.at
+            )
+        name, line = names[0], self.source.line(block.at)
+        if not parents and len(block.statements) == 1 and ":" not in block.statements[0].value:
+            return self.declared.table(name, parents, self.source.numbers(block.statements[0], cut(name)), line)
+        rows: dict[tuple[int, ...], Numbers] = {}
+        places: dict[tuple[int, ...], int] = {}
+        default: Numbers | None = None
+        for entry in block.statements:
+            index, numbers = self.row(entry, name)
+            if index is None:
+                default = numbers
+            elif index in rows:
+                raise self.source.fail(f"the row {index} of {cut(name)} is doubled; expected once", entry.at)
+            else:
+                rows[index], places[index] = numbers, entry.at
+
+        def line_of(index: tuple[int, ...]) -> int:
+            return self.source.line(places.get(index, block.at))
+
+        return self.declared.rows(name, parents, rows, default, line, line_of)
+
+    def row(self, entry: BraceEntry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
+        """Read one row: the numbers of the parents' states (None for the default), and its entries."""
+        found = _ROW.fullmatch(entry.value)
+        if found is None:
+            raise self.source.fail(
+                f"{cut(entry.value)} is no row of {cut(name)}; expected (NUMBERS): PROBABILITIES;", entry.at
+            )
+        words = words_of(found[1] or "")
+        index = None if found[2] else tuple(int(word[:9]) for word in words)
+        return index, self.source.numbers(BraceEntry(found[3], entry.at), cut(name))
+
+
+def write_dsc(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network, states as text; the field `name` keeps names that are no identifiers."""
+    names = written_names(model, path, states_too=False)
+    lines = ['belief network "certimap"']
+    for name, states, label in zip(names.names, names.states, names.labels, strict=True):
+        texts = ", ".join(map(quoted, states))
+        lines += [f"node {name} {{", f"  name: {quoted(label)};"]
+        lines += [f"  type: discrete[{len(states)}] = {{ {texts} }};", "}"]
+    for factor in model.factors:
+        *parents, child = factor.scope
+        if not parents:
+            lines += [f"probability({names.names[child]}) {{", f"  {', '.join(written(factor))};", "}"]
+            continue
+        lines.append(f"probability({names.names[child]} | {', '.join(names.names[p] for p in parents)}) {{")
+        lines += [f"  ({', '.join(map(str, index))}): {', '.join(row)};" for index, row in written_rows(factor)]
+        lines.append("}")
+    write_text(path, "\n".join(lines) + "\n")
