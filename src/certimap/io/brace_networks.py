@@ -190,7 +190,10 @@ def _dne_states(source: Braces, block: BraceBlock, name: str) -> list[str]:
             block.at,
         )
     if states is not None:
-        return words_of(states.value)
+        found = words_of(states.value)
+        if count is not None and count.value != str(len(found)):
+            raise source.fail(f"{cut(name)} has {len(found)} states and numstates = {cut(count.value)}", block.at)
+        return found
     if levels is not None:
         values = words_of(levels.value)
         return values if is_discrete else [f"{low} to {high}" for low, high in itertools.pairwise(values)]

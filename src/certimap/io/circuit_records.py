@@ -139,6 +139,11 @@ class NodeLines:
             self.header = self.lines.pop(0)
         if not self.lines:
             raise self.fail("has no node; expected one per line")
+        if self.header is not None:
+            (said,) = self.integers(self.header, "a count", 1, 2) or [0]
+            if len(self.lines) < said:  # the last line is the root
+                text = f"the file has {len(self.lines)} nodes where its header says {said}; it is cut short"
+                raise self.fail(text, self.header)
 
     def __iter__(self) -> Iterator[Line]:
         return iter(self.lines)

@@ -124,7 +124,7 @@ def test_the_vtree_beside_says_which_variables_there_are(tmp_path):
 
 
 PSDD = f"""c by hand
-psdd 6
+psdd 5
 L 0 0 1
 L 1 0 -1
 T 2 2 2 {math.log(0.25)}
@@ -139,7 +139,7 @@ def test_psdd(tmp_path):
 
 
 JPC = f"""c by hand
-jpc 9
+jpc 8
 L 0 0 1
 L 1 0 -1
 I 2 0 2 2
@@ -265,6 +265,14 @@ REFUSED = [
     ("jpc", JPC.replace("L 0 0 1", "G 0 0 1 0 1"), "real and discrete"),
     ("jpc", "jpc 1\nG 0 0 1 0 -1\n", ":2: a gaussian leaf"),
     ("jpc", "jpc 1\nI 0 0 1 40000\n", "40001 states"),
+    (
+        "sdd",
+        SDD.replace("D 8 1 2 1 7 3 5\n", ""),
+        ":2: the file has 7 nodes where its header says 8; it is cut short",
+    ),
+    ("psdd", PSDD.replace("psdd 5", "psdd 6"), "has 5 nodes where its header says 6"),
+    ("jpc", JPC.replace("jpc 8", "jpc 1000000000"), "has 8 nodes where its header says 1000000000"),
+    ("jpc", JPC.replace("jpc 8", "jpc -x"), "'-x' stands where a count is needed"),
     ("json", "[]", "no list of nodes"),
     ("json", "{", ":1: is no JSON"),
     ("json", '{"format": "x", "nodes": []}', "format 'x'"),

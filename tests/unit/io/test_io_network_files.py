@@ -223,6 +223,7 @@ REFUSED = [
     ("dne", DNE.replace("kind = NATURE", "kind = UTILITY"), ":7: 'A' is of the kind UTILITY"),
     ("dne", DNE.replace("levels = (0, 1.5, 2, 7);", ""), "'B' is a continuous node"),
     ("dne", DNE.replace("probs = (.2, .3, .5)", 'equation = "B = 1"'), "'B' is given by an equation"),
+    ("dne", DNE.replace("kind = NATURE;", "kind = NATURE; numstates = 7;", 1), "states and numstates = .7."),
     ("dne", DNE.replace("(0.02, 0.98)", "(@undef, 1)"), ":13: '@undef'.*'C'"),
     ("dne", "bnet A { }", "declares no variable"),
     ("dne", DNE.replace("/* end */", "/* end"), ":13: a comment begins here and does not end"),
