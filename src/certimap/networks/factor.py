@@ -46,6 +46,7 @@ class Factor:
     """
 
     has_taken_logs = False  # whether `take_logs` has handled this factor
+    has_taken_sign = False  # whether `take_signs` has
 
     def __init__(self, scope: Iterable[int], table: Sequence[object] | Floats | float) -> None:
         self.scope: tuple[int, ...] = _checked_scope(scope)
@@ -278,13 +279,15 @@ def take_logs(factors: Iterable[Factor]) -> None:
 
 def take_signs(factors: Sequence[Factor]) -> None:
     """Find out which of many factors have a zero, at once rather than one by one."""
-    small = [f for f in factors if 0 < f.entries.size <= SMALL_TABLE] if len(factors) >= MANY_FACTORS else []
+    if len(factors) < MANY_FACTORS:
+        return
+    small = [f for f in factors if not f.has_taken_sign and 0 < f.entries.size <= SMALL_TABLE]
     if small:
         sizes = np.array([f.entries.size for f in small])
         entries = np.concatenate([f.entries.reshape(-1) for f in small])
         lowest = np.minimum.reduceat(entries, sizes.cumsum() - sizes)
         for factor, low in zip(small, lowest.tolist(), strict=True):
-            factor.is_positive = low > (-np.inf if factor.in_logs else 0.0)
+            factor.is_positive, factor.has_taken_sign = low > (-np.inf if factor.in_logs else 0.0), True
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy as np
 from certimap.core.arrays import Flags
 from certimap.core.control import Control
 from certimap.core.posterior import FIND_SECONDS
-from certimap.networks.problem import Problem, is_hard
+from certimap.networks.problem import Problem, Table, is_hard
 
 FAILURES_PER_VARIABLE = 4
 GUIDED_FAILURES_PER_VARIABLE = 0.5
+SEEN_TOGETHER = 4096  # entries of a small table
 
 Masks = Mapping[int, Flags]
 
@@ -49,9 +50,9 @@ def supported_states(
     if guide is not None:
         for v, mask in guide.within.items():
             left.put(v, mask)
-    if not search.propagate(left, range(len(problem.tables))):
+    if not all(left.counts.values()) or not search.propagate(left, search.with_zeros):
         return None
-    if all(search.is_positive):
+    if not search.with_zeros:
         return search.likely_states(left, guide, problem.query, should_stop)
     decisions: list[tuple[_Left, int, int]] = []  # remaining states before, the variable and its state
     n_failures = 0
@@ -99,8 +100,8 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self.tables = problem.tables
-        self.positive = [~is_hard(t.log_values) for t in problem.tables]
-        self.is_positive = [bool(p.all()) for p in self.positive]
+        self.with_zeros = _with_zeros(problem.tables)
+        self.positive = {k: ~is_hard(problem.tables[k].log_values) for k in self.with_zeros}
         self.touching: dict[int, list[int]] = {v: [] for v in problem.sizes}
         for k, table in enumerate(problem.tables):
             for v in table.scope:
@@ -114,7 +115,7 @@ class _Search:
             k = waiting.popleft()
             queued.discard(k)
             scope = self.tables[k].scope
-            if self.is_positive[k]:
+            if k not in self.positive:
                 if not all(left.counts[v] for v in scope):
                     return False
                 continue
@@ -161,6 +162,18 @@ class _Search:
             largest = np.where(_open(scope, left), values, -np.inf)
             total = total + largest.max(axis=tuple(a for a in range(len(scope)) if a != axis))
         return int(np.argmax(total))
+
+
+def _with_zeros(tables: Sequence[Table]) -> list[int]:
+    """Return which tables have an entry of probability 0; small ones are seen together."""
+    small = [k for k, table in enumerate(tables) if table.log_values.size <= SEEN_TOGETHER]
+    found = [k for k, (_, own) in enumerate(tables) if own.size > SEEN_TOGETHER and is_hard(own).any()]
+    if small:
+        values = [tables[k].log_values.reshape(-1) for k in small]
+        ends = np.cumsum([len(own) for own in values])
+        has_zero = np.logical_or.reduceat(is_hard(np.concatenate(values)), [0, *ends[:-1].tolist()])
+        found += [small[i] for i in np.flatnonzero(has_zero).tolist()]
+    return sorted(found)
 
 
 def _open(scope: tuple[int, ...], left: dict[int, Flags]) -> Flags:

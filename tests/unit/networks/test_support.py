@@ -1,6 +1,7 @@
 """Assignments without zeros, and the ceiling of a Bayesian network's joint, against enumeration."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,3 +113,18 @@ def test_a_network_of_weights_has_no_ceiling():
     domain = cm.Domain.of_sizes([2, 2])
     network = cm.MarkovNetwork(domain, [Factor((0, 1), np.full((2, 2), 5.0))])
     assert log_largest_joint(network, make_query(domain, domain.names)) == np.inf
+
+
+def test_tables_with_zeros_are_found_among_small_and_large_ones():
+    rng = np.random.default_rng(3)
+    for size in (3, 70):  # of a pair of variables: seen together, and one by one
+        tables = [Table((i, i + 1), np.log(rng.random((size, size)))) for i in range(4)]
+        problem = Problem(dict.fromkeys(range(5), size), frozenset(), tuple(tables), 0.0, 0.0)
+        assert set(supported_states(problem)) == set(range(5))
+        holed = tables[2].log_values.copy()
+        holed[np.arange(size) != 1] = -np.inf
+        problem = replace(problem, tables=(*tables[:2], Table((2, 3), holed), tables[3]))
+        found = supported_states(problem)
+        assert found[2] == 1
+        holed[1] = -np.inf
+        assert supported_states(problem) is None
