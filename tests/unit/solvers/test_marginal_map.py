@@ -139,7 +139,7 @@ def test_moves_better_an_answer_and_bounds_of_several_orders_count(monkeypatch: 
     first = ledger.best_log_prob
     state = solver.init(posterior, ledger.control, np.random.default_rng(0))
     for _ in range(60):
-        state.move_share = 1.0
+        state.move_share, state.has_dived = 1.0, True
         state = solver.step(state, ledger)
         assert not state.open or -state.open[0][0] >= best - 1e-12
     assert first < best
@@ -260,6 +260,22 @@ def test_turns_that_gain_nothing_go_to_the_part_that_bounds_best_and_some_to_eac
     assert turns[:4] == [0, 1, 2, 3]
     assert turns.count(1) > 20
     assert all(turns.count(k) > 3 for k in (0, 2, 3))
+
+
+def test_an_and_or_search_counts_its_sums_and_ends_a_step_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, query = grid(6, 5, 14)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver, n_steps = and_or.AndOrBranchAndBound(), []
+    for most in (2.0**27, 1.0):
+        monkeypatch.setattr(and_or, "STEP_WORK", most)
+        ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+        state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+        n_steps.append(0)
+        while not state.done:
+            state = solver.step(state, ledger)
+            n_steps[-1] += 1
+        assert solver.effort(state).work > state.n_nodes * and_or.NODE_WORK
+    assert n_steps[1] > n_steps[0]
 
 
 def test_tables_that_bound_an_and_or_search_stay_small_where_variables_have_many_states() -> None:

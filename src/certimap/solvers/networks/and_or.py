@@ -101,6 +101,7 @@ class AndOrSpace:
         fits, memory = limit(problem.sizes, TABLE_ENTRIES, i_bound), posterior.control.memory_limit
         self.tree = SplitTree.of(problem, order, fits, memory)
         self.clock = PassClock(posterior.control)
+        self.work = float(max(iterations, 1) * self.tree.n_entries)
         self._tighten(iterations)
         self._place_values()
         self._place_messages()
@@ -216,6 +217,7 @@ class AndOrSpace:
         """Return values and bounds of a variable's states; `states` holds the path's (others are ignored)."""
         numbers = self.numbers[variable]
         n = len(numbers)
+        self.work += NODE_WORK + n * sum([part.n_entries for part, _ in self.sums[variable]])
         value = self.tables[variable].total(states, numbers)
         for part, columns in self.sums[variable]:
             rows = np.repeat(states[columns][None, :], n, axis=0)
@@ -291,13 +293,15 @@ class AndOrSolver(WholeSpaceSolver):
         space = AndOrSpace(posterior, self.i_bound, self.iterations)
         s = space.tree.scratch()
         ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
-        start = posterior.point(decode(space.tree, scratch=s, clock=space.clock))
+        start, before = posterior.point(decode(space.tree, scratch=s, clock=space.clock)), ledger.best_log_prob
         ledger.candidates(start)
-        ledger.candidates(posterior.prober().climb(start))
+        if ledger.best_log_prob > before:
+            ledger.candidates(posterior.prober().climb(start))
         return space
 
 
-STEP_NODES = 500
+STEP_NODES, STEP_WORK = 500, 2.0**27  # nodes of a step, and table entries after which it ends before
+NODE_WORK = 2.0**15  # table entries that take as long as a node does beside its sums
 CACHE_ENTRIES = 2_000_000
 
 
@@ -364,10 +368,10 @@ class DepthFirst:
         self.stack.append(SearchFrame(variable, key, need, branches, np.argsort(-branches.total, kind="stable")))
         self.n_nodes += 1
 
-    def advance(self, n_nodes: int, control: Control) -> None:
-        """Search on until so many more nodes are opened, the root is solved, or the run should stop."""
+    def advance(self, n_nodes: int, most: float, control: Control) -> None:
+        """Search until so many nodes are opened, the work is `most`, the root is solved, or the run ends."""
         end = self.n_nodes + n_nodes
-        while self.stack and self.n_nodes < end and not control.should_stop:
+        while self.stack and self.n_nodes < end and self.space.work < most and not control.should_stop:
             frame = self.stack[-1]
             if frame.turn < 0 or frame.child == len(self.space.children[frame.variable]):
                 self._next_state(frame)
@@ -445,7 +449,6 @@ class AndOrState:
     search: DepthFirst | None = None
     cache: dict[tuple[int, bytes], Solved] = field(default_factory=dict[tuple[int, bytes], Solved])
     solved: list[Solved] = field(default_factory=list[Solved])
-    step_nodes: int = STEP_NODES
     n_nodes: int = 0
     done: bool = False
 
@@ -463,19 +466,18 @@ class AndOrBranchAndBound(AndOrSolver):
     and state for each node, and one conditional sum per state where nuisance variables hang.
     """
 
-    step_nodes: int = STEP_NODES
-
     name: ClassVar[str] = "aobb"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> AndOrState:
-        return AndOrState(posterior, control, step_nodes=self.step_nodes)
+        return AndOrState(posterior, control)
 
     def effort(self, state: AndOrState) -> Effort:
         held = 0 if state.space is None else state.space.tree.n_bytes
-        return Effort(state.n_nodes, held + 300 * len(state.cache), state.n_nodes)
+        work = 0.0 if state.space is None else state.space.work
+        return Effort(state.n_nodes, held + 300 * len(state.cache), int(work))
 
     def step(self, state: AndOrState, ledger: Ledger) -> AndOrState:
-        """Open the space, or search `step_nodes` nodes."""
+        """Open the space, or search some nodes."""
         if state.space is None:
             state.space = self.open_space(state.posterior, ledger)
         advance(state, state.space, ledger)
@@ -485,13 +487,14 @@ class AndOrBranchAndBound(AndOrSolver):
 def advance(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
     """Search one step's nodes depth first, root after root, and report what that proves."""
     left = state.control.nodes_left(state.n_nodes)
-    budget = state.step_nodes if left is None else max(1, min(state.step_nodes, left))
-    while budget > 0 and len(state.solved) < len(space.roots):
+    budget = STEP_NODES if left is None else max(1, min(STEP_NODES, left))
+    most = space.work + STEP_WORK
+    while budget > 0 and space.work < most and len(state.solved) < len(space.roots):
         if state.search is None:
             need = _need(state, space, ledger)
             state.search = DepthFirst(space, state.cache, space.roots[len(state.solved)], need)
         before = state.search.n_nodes
-        state.search.advance(budget, state.control)
+        state.search.advance(budget, most, state.control)
         budget = 0 if state.control.should_stop else budget - max(state.search.n_nodes - before, 1)
         state.n_nodes += state.search.n_nodes - before
         if state.search.result is not None:

@@ -200,7 +200,8 @@ class FullWidthState:
     pending: list[Recipe] = field(default_factory=list[Recipe])
     tried: list[tuple[float, Recipe]] = field(default_factory=list[tuple[float, Recipe]])
     known: float = math.inf  # the bound before the present step
-    work_before: float = 0.0
+    work_before: float = -math.inf
+    has_dived: bool = False
     move_size: float = 0.0  # variables in a move, and what moves have cost
     move_work: float = 0.0
     move_share: float = 0.0
@@ -284,6 +285,8 @@ class FullWidth(WholeSpaceSolver):
         """Bound all that is open with more work, by one order after another; go on by the best where that pays."""
         if not state.tried:
             state.pending, state.known = list(state.recipes), -state.open[0][0]
+            if state.work_before == -math.inf:  # the base order has bounded the whole
+                state.tried.append((state.known, state.pending.pop(0)))
         hull = np.zeros(bounds.n_columns, np.bool_)
         for _, _, packed in state.open:
             hull |= self._mask(bounds, packed)
@@ -302,7 +305,8 @@ class FullWidth(WholeSpaceSolver):
             n_kept = max(1, math.floor(self.tuning.kept * len(state.tried)))
             state.recipes = [recipe for _, recipe in state.tried[:n_kept]]
             bounds.recipe = state.recipes[0]
-            if state.known + state.open[0][0] >= self.tuning.gain * (state.known - ledger.best_log_prob):
+            gap, fall = state.known - ledger.best_log_prob, state.known + state.open[0][0]
+            if fall >= self.tuning.gain * gap or (gap == math.inf and fall > 0.0):
                 bounds.bits = bits
             state.tried, state.work_before = [], bounds.work
             state.steps.pop(0)
@@ -384,7 +388,7 @@ class FullWidth(WholeSpaceSolver):
 
     def _dive(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Look for a better answer in the most promising box."""
-        before = ledger.best_log_prob
+        before, state.has_dived = ledger.best_log_prob, True
         self._dive_into(state, bounds, ledger, self._mask(bounds, state.open[0][2]))
         state.stride = 1 if ledger.best_log_prob > before else 2 * state.stride
         state.until_dive = self.tuning.first_stride * state.stride
@@ -418,7 +422,7 @@ class FullWidth(WholeSpaceSolver):
 
     def _may_move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> bool:
         """Whether moves from the best answer may have their next turn."""
-        if len(bounds.variables) < 2 or ledger.best_log_prob == -math.inf:
+        if len(bounds.variables) < 2 or ledger.best_log_prob == -math.inf or not state.has_dived:
             return False
         return state.move_work <= (state.move_share or self.tuning.move_share) * bounds.work
 

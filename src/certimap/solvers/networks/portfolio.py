@@ -18,7 +18,7 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.elimination.set_elimination import SetElimination
-from certimap.solvers.networks.and_or import STEP_NODES, AndOrBranchAndBound
+from certimap.solvers.networks.and_or import AndOrBranchAndBound
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
@@ -28,7 +28,8 @@ class TurnTuning:
     """How turns are shared out; no bound depends on it."""
 
     turn: float = 2.0**27  # products, or what takes as long, that a part may form in one turn
-    fair_every: int = 3  # every so manieth turn goes to the part that has had the least work
+    # of so many turns one goes to the part that lowered the bound last, and one to the part with the least work
+    cycle: int = 4
     memory: float = 0.25  # how much of a part's last gain counts beside its next one
     nothing: float = 1e-3  # share of the gap that a turn must close to count as a gain
     # bits, iterations: of the mini-buckets, one after another
@@ -36,10 +37,11 @@ class TurnTuning:
     iterations: int = 32
     # products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
     # `set_elimination`
-    weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 1.0)
-    # work that `set_elimination` has before the others have a turn
+    weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 2.0, 1.0)
+    # work of the first turns of `set_elimination`, and of `full_width`, which tries orders first
     head_start: float = 2.0**30
-    # table entries per point from which searches that evaluate points by the hundred wait for the others' end
+    trials: float = 2.0**29
+    # table entries per point from which `frontier`, which evaluates them by the hundred, waits for the others' end
     dear: float = 2.0**20
 
 
@@ -84,9 +86,10 @@ class Portfolio(Solver):
 
     The parts are eliminations at full width (`full_width`), mini-buckets with shifted costs at growing i-bounds
     (`wmb`), the search of boxes (`frontier`) and depth-first AND/OR search (`aobb`). The best answer of any prunes
-    in all of them, and the least bound of any counts. Each part has one turn first. Then the turn goes to the part
-    whose last one closed the largest share of the gap for its work, where none gained to the one that lowered the
-    bound last, and every third time to the part that has had the least work. Turns are measured in table entries,
+    in all of them, and the least bound of any counts. A turn goes to the part whose last one
+    closed the largest share of the gap for its work. A part that has not begun counts as if it closed the gap for
+    as much work as all parts have had. Of four turns one goes to the part that lowered the bound last, and one to
+    the part that has had the least work. Turns are measured in table entries,
     not seconds, so that a seed replays.
 
     On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`. It has a
@@ -148,19 +151,17 @@ class Portfolio(Solver):
             part(full, FullWidth(), on=network),
             part(buckets, *(WeightedMiniBuckets(None, tuning.iterations, b) for b in tuning.bits), on=network),
         ]
+        parts[0].turn = tuning.trials
         if network is not posterior:
             in_sets = part(sets, SetElimination(), on=posterior, books=True)
             in_sets.turn = tuning.head_start
             return [in_sets, *parts]
-        parts.append(part(boxes, Frontier(), on=posterior, books=True))
-        sizes = [network.problem.sizes[v] for v in network.problem.query]
-        # a node sums at every state of its variable
-        per_node = max(paths, posterior.facts.work * sum(sizes) / max(1, len(sizes)))
-        depth_first = AndOrBranchAndBound(step_nodes=max(1, min(STEP_NODES, int(tuning.turn / per_node))))
+        by_boxes = part(boxes, Frontier(), on=posterior, books=True)
+        by_boxes.is_spare = posterior.facts.work > tuning.dear
+        parts.append(by_boxes)
+        depth_first = AndOrBranchAndBound()
         if depth_first.unsuited(posterior) is None:
-            parts.append(part(per_node, depth_first, on=posterior))
-        for by_points in parts[2:]:
-            by_points.is_spare = posterior.facts.work > tuning.dear
+            parts.append(part(paths, depth_first, on=posterior))
         return parts
 
     def effort(self, state: PortfolioState) -> Effort:
@@ -194,9 +195,14 @@ class Portfolio(Solver):
     def _next(self, state: PortfolioState) -> PortfolioPart:
         waiting = [part for part in state.parts if not part.done]
         waiting = [part for part in waiting if not part.is_spare] or waiting
-        if state.n_turns % self.tuning.fair_every == self.tuning.fair_every - 1:
+        at = state.n_turns % self.tuning.cycle
+        if at == self.tuning.cycle - 1:
             return min(waiting, key=lambda part: part.work)
-        return max(waiting, key=lambda part: (part.rate, part is state.leader, -part.work))
+        if at == 1 and state.leader in waiting:
+            return state.leader
+        # what has not begun may close the gap for as much work as all have had
+        hope = 1.0 / max(1.0, sum(part.work for part in state.parts))
+        return max(waiting, key=lambda p: (hope if p.rate == math.inf else p.rate, p is state.leader, -p.work))
 
     def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""
@@ -232,8 +238,8 @@ def _gap(ledger: Ledger) -> tuple[float, float]:
 
 
 def _gained(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Return the share of the gap that was closed; 0 where there was none yet, because any part would find one."""
-    gap = before[1] - before[0]
-    if before == after or not math.isfinite(gap):
+    """Return the share of the gap that was closed; all of it where there was none yet."""
+    gap, left = before[1] - before[0], after[1] - after[0]
+    if before == after or gap <= 0.0 or not math.isfinite(left):
         return 0.0
-    return max(0.0, 1.0 - (after[1] - after[0]) / gap) if gap > 0.0 else 0.0
+    return max(0.0, 1.0 - left / gap) if math.isfinite(gap) else 1.0
