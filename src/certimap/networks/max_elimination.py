@@ -135,9 +135,7 @@ class MaxElimination:
 
         def task(start: int, stop: int) -> None:
             self._control.check("eliminating variables")
-            max_out(
-                start, stop, sizes[v], len(tables), t0, t1, t2, t3, t4, t5, rows, strides, is_row, out, best
-            )  # fmt: skip
+            max_out(start, stop, sizes[v], (t0, t1, t2, t3, t4, t5), rows, strides, is_row, out, best)
 
         for_blocks(task, n_blocks, max(1, ROWS_PER_TASK // (n_low * sizes[v])), self._workers)
         shape = self.problem.shape(separator)

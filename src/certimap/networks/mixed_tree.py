@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Floats
 from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
@@ -251,8 +251,7 @@ class MixedTree:
         sizes = self.problem.sizes
         scopes = tuple(m.scope for m in rest)
         plan = step_plan(scopes, own, out, tuple(sizes[v] for scope in (out, *scopes) for v in scope))
-        tables = [rest[k].values for k in plan.inputs]
-        a, b, c, d = [*tables, ONE, ONE, ONE, ONE][: kernels.MAX_INPUTS]
+        a, b, c, d = [*(rest[k].values for k in plan.inputs), ONE, ONE, ONE, ONE][: kernels.MAX_INPUTS]
         values = self._room(math.prod(sizes[v] for v in out))
         n_own = 1 if own is None else sizes[own]
         is_max = own is not None and own in self.problem.query
@@ -262,22 +261,7 @@ class MixedTree:
         per_piece = max(block, int(plan.n_inner * min(1.0, PIECE / n_products)))
 
         def task(start: int, stop: int) -> None:
-            kernels.combine(
-                a,
-                b,
-                c,
-                d,
-                plan.sizes,
-                plan.strides,
-                plan.n_inner,
-                plan.inner,
-                n_own,
-                plan.own,
-                is_max,
-                start,
-                stop,
-                values,
-            )
+            kernels.combine((a, b, c, d), plan.moves, n_own, is_max, start, stop, values)
 
         for first in range(0, plan.n_inner, per_piece):
             n = min(per_piece, plan.n_inner - first)
@@ -315,11 +299,8 @@ class StepPlan(NamedTuple):
     """How the kernel goes through a result: see `kernels.combine`; `inputs` puts the tables in its order."""
 
     inputs: list[int]
-    sizes: Ints
-    strides: Ints
     n_inner: int
-    inner: Ints
-    own: Ints
+    moves: kernels.Moves
 
 
 @lru_cache(2**14)  # the boxes of a search differ in few variables
@@ -349,14 +330,13 @@ def step_plan(
     def row(moves: Sequence[int]) -> list[int]:
         return [*(moves[k] for k in inputs), *fill, moves[-1]]
 
-    return StepPlan(
-        inputs,
+    moves = kernels.Moves(
         np.array([n for n, _ in groups], np.int64),
         np.array([row(moves) for _, moves in groups], np.int64).reshape(len(groups), kernels.MAX_INPUTS + 1),
-        n_inner,
         np.array(row(inner), np.int64),
         np.array(row([*(0 if own is None else c.get(own, 0) for c in columns), 0]), np.int64),
     )
+    return StepPlan(inputs, n_inner, moves)
 
 
 def _strides(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:

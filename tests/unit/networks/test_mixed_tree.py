@@ -147,19 +147,8 @@ def test_the_kernel_agrees_with_its_twin(seed: int) -> None:
     groups = np.array(shape[:-1], np.int64)
     strides = np.ascontiguousarray(columns[:, : len(groups)].T)
     for start in range(n_inner):
-        kernels.combine(
-            *tables,
-            groups,
-            strides,
-            n_inner,
-            inner.copy(),
-            n_own,
-            columns[:, -1].copy(),
-            is_max,
-            start,
-            start + 1,
-            out,
-        )
+        moves = kernels.Moves(groups, strides, inner.copy(), columns[:, -1].copy())
+        kernels.combine(tuple(tables), moves, n_own, is_max, start, start + 1, out)
     expected = []
     for at in np.ndindex(*shape):
         products = [

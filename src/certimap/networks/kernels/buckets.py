@@ -234,13 +234,7 @@ def max_out(
     start: int,
     stop: int,
     n_states: int,
-    n_tables: int,
-    t0: Ints,
-    t1: Ints,
-    t2: Ints,
-    t3: Ints,
-    t4: Ints,
-    t5: Ints,
+    tables: tuple[Ints, Ints, Ints, Ints, Ints, Ints],
     rows: Ints,
     strides: Ints,
     is_row: Flags,
@@ -251,12 +245,14 @@ def max_out(
 
     `start`, `stop`: blocks of the output to write.
     `n_states`: of the variable that is maximised out.
+    `tables`: flat; those beyond the rows of `rows` are not read.
     `rows`: shape (n_tables, n_blocks): where a table's entries for a block begin, at state 0.
     `strides`: shape (n_tables,): how far a table's entries for the next state are; 0 where it lacks the variable.
     `is_row`: whether a table has one entry per element of a block, or one per block.
     `out`: shape (n_blocks, n_low), in units; best: unsigned integers of the same shape, or (0, 0) when not wanted.
     """
-    n_low = out.shape[1]
+    n_tables, n_low = len(rows), out.shape[1]
+    t0, t1, t2, t3, t4, t5 = tables
     acc = np.empty(n_low, np.int64)
     top = np.empty(n_low, np.int64)
     arg = np.empty(n_low, np.int64)

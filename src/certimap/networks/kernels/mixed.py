@@ -6,7 +6,7 @@ longest group is the inner loop, cut into chunks that stay in the cache while th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,20 +19,22 @@ MAX_INPUTS = 4
 CHUNK = 1024  # entries of the inner loop that are finished for all turns of the other groups
 
 
+Tables = tuple[Floats, Floats, Floats, Floats]  # flat; one that is not needed is a single 1 with strides 0
+
+
+class Moves(NamedTuple):
+    """The groups of axes, and the strides of the four tables and of the result along each."""
+
+    sizes: Ints  # the lengths of the outer groups, shape (groups,)
+    strides: Ints  # along them, shape (groups, 5)
+    inner: Ints  # along the inner group, shape (5,)
+    own: Ints  # along the eliminated variable, shape (5,), the result's being 0
+
+
 @jit_part
-def _along(
-    a: Floats,
-    b: Floats,
-    c: Floats,
-    d: Floats,
-    at: Ints,
-    moves: Ints,
-    n: int,
-    is_max: bool,
-    first: bool,
-    out: Floats,
-) -> None:
+def _along(tables: Tables, at: Ints, moves: Ints, n: int, is_max: bool, first: bool, out: Floats) -> None:
     """Enter one state of the eliminated variable into `n` entries of the result."""
+    a, b, c, d = tables
     ta, tb, tc, td, to = moves[0], moves[1], moves[2], moves[3], moves[4]
     oa, ob, oc, od, oo = at[0], at[1], at[2], at[3], at[4]
     if tb == 0 and tc == 0 and td == 0:
@@ -80,18 +82,9 @@ def _along(
 
 @jit_part
 def _both(
-    a: Floats,
-    first: int,
-    second: int,
-    ta: int,
-    f: Scalar,
-    g: Scalar,
-    n: int,
-    is_max: bool,
-    out: Floats,
-    oo: int,
-    to: int,
-) -> None:
+    a: Floats, first: int, second: int, ta: int, f: Scalar, g: Scalar, n: int, is_max: bool,
+    out: Floats, oo: int, to: int,
+) -> None:  # fmt: skip
     """Enter both states of a binary variable, where one table moves and the others make numbers f and g."""
     if is_max:
         if ta == 1 and to == 1:
@@ -112,32 +105,13 @@ def _both(
 
 
 @jit()
-def combine(
-    a: Floats,
-    b: Floats,
-    c: Floats,
-    d: Floats,
-    sizes: Ints,
-    strides: Ints,
-    n_inner: int,
-    inner: Ints,
-    n_own: int,
-    own: Ints,
-    is_max: bool,
-    start: int,
-    stop: int,
-    out: Floats,
-) -> None:
+def combine(tables: Tables, moves: Moves, n_own: int, is_max: bool, start: int, stop: int, out: Floats) -> None:
     """Write the entries of a message whose place along the inner group is from `start` to before `stop`.
 
-    `a`, `b`, `c`, `d`: the tables, flat; one that is not needed is a single 1 with strides 0.
-    `sizes`, `strides`: of the outer groups: how long they are, shape (groups,), and the stride of each table and
-    of the result, shape (groups, 5).
-    `n_inner`, `inner`: the length of the inner group and the strides along it, shape (5,).
-    `n_own`, `own`: the states of the eliminated variable and the strides along it, shape (5,), the result's being
-    0.
-    `is_max`: whether it is maximised; else it is summed.
+    `n_own`: the states of the eliminated variable. `is_max`: whether it is maximised; else it is summed.
     """
+    a, b, c, d = tables
+    sizes, strides, inner, own = moves
     n_groups = len(sizes)
     position = np.zeros(n_groups, np.int64)
     base, at = np.zeros(5, np.int64), np.zeros(5, np.int64)
@@ -155,7 +129,7 @@ def combine(
                 for s in range(n_own):
                     for k in range(5):
                         at[k] = base[k] + s * own[k]
-                    _along(a, b, c, d, at, inner, n, is_max, s == 0, out)
+                    _along(tables, at, inner, n, is_max, s == 0, out)
             g = n_groups - 1
             while g >= 0:
                 if position[g] + 1 < sizes[g]:

@@ -86,16 +86,8 @@ def block_maxima(values: Floats, order: Ints, n: int, size: int, out: Floats) ->
 
 
 @jit(inline="never")
-def _dominates(values: Floats, w: int, v: int) -> bool:
-    width = values.shape[1]
-    d = 0
-    while d < width and values[w, d] * NEARLY >= values[v, d]:
-        d += 1
-    return d == width
-
-
-@jit(inline="never")
-def _covers(maxima: Floats, b: int, values: Floats, v: int) -> bool:
+def covers(maxima: Floats, b: int, values: Floats, v: int) -> bool:
+    """Return whether row b of `maxima` is at least row v of `values` everywhere, up to a factor of `NEARLY`."""
     width = values.shape[1]
     d = 0
     while d < width and maxima[b, d] * NEARLY >= values[v, d]:
@@ -133,7 +125,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
             found = 0
             for j in range(i):
                 w = start + by_total[j]
-                if alive[w] and _dominates(values, w, v):
+                if alive[w] and covers(values, w, values, v):
                     found += 1
                     if found >= k:
                         alive[v] = False
@@ -171,7 +163,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
         found = 0
         if k == 1:
             for j in range(n_recent):
-                if _dominates(values, recent[j], v):
+                if covers(values, recent[j], values, v):
                     found = 1
                     held = recent[j]
                     for m in range(j, 0, -1):
@@ -187,14 +179,14 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
         for g in range(n_groups):
             if found >= k:
                 break
-            if top_rank[g] >= i or tops[g, first] * NEARLY < v_first or not _covers(tops, g, values, v):
+            if top_rank[g] >= i or tops[g, first] * NEARLY < v_first or not covers(tops, g, values, v):
                 continue
             for b in range(g * GROUP, min(n_blocks, (g + 1) * GROUP)):
                 if found >= k:
                     break
                 if first_rank[b] >= i or maxima[b, first] * NEARLY < v_first:
                     continue
-                if maxima[b, second] * NEARLY < v_second or not _covers(maxima, b, values, v):
+                if maxima[b, second] * NEARLY < v_second or not covers(maxima, b, values, v):
                     continue
                 for m in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
                     if columns[first, m] * NEARLY < v_first or columns[second, m] * NEARLY < v_second:
@@ -202,7 +194,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
                     if columns[third, m] * NEARLY < v_third:
                         continue
                     w = order[m]
-                    if rank[w - start] < i and alive[w] and _dominates(values, w, v):
+                    if rank[w - start] < i and alive[w] and covers(values, w, values, v):
                         found += 1
                         if k == 1:
                             n_recent = min(16, n_recent + 1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.rounding import NEARLY, SURELY
 from certimap.kernels.jit import jit
+from certimap.solvers.elimination.kernels.dominance import covers
 
 MOST = 4.0  # cap on ratios to x: larger ratios count as this
 MIXED, EXCEEDS, UNKNOWN = 0, 1, 2
@@ -205,16 +206,6 @@ def unmixed(
 RECENT = 16  # recently dominating rows often dominate again
 
 
-@jit(inline="never")
-def _is_below(values: Floats, row: int, other: int, lead: int) -> bool:
-    if values[other, lead] * NEARLY < values[row, lead]:
-        return False
-    d, width = 0, values.shape[1]
-    while d < width and values[other, d] * NEARLY >= values[row, d]:
-        d += 1
-    return d == width
-
-
 @jit()
 def dominators(values: Floats, ptr: Ints, alive: Flags, by: Ints) -> None:
     """Write, for each dropped row, a live row of its context that dominates it up to a factor of `NEARLY`.
@@ -231,13 +222,13 @@ def dominators(values: Floats, ptr: Ints, alive: Flags, by: Ints) -> None:
                 continue
             lead = int(np.argmax(values[row]))
             for j in range(min(n_found, RECENT)):
-                if _is_below(values, row, recent[j], lead):
+                if covers(values, recent[j], values, row):
                     by[row] = recent[j]
                     break
             if by[row] >= 0:
                 continue
             for other in rows:
-                if _is_below(values, row, other, lead):
+                if values[other, lead] * NEARLY >= values[row, lead] and covers(values, other, values, row):
                     by[row] = other
                     recent[n_found % RECENT] = other
                     n_found += 1
