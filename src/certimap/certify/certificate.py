@@ -58,9 +58,8 @@ def issue(ledger: Findings) -> Certificate:
     log_requested = math.log(ledger.delta) if ledger.delta > 0.0 else -math.inf
     log_plain = ledger.log_delta(ledger.epsilon)
     if log_plain <= log_requested:
-        return _certificate(
-            ledger, _kind(log_plain), ledger.epsilon, bounds.delta_of(log_plain), _draw_rule(ledger)
-        )
+        rule = Rule.FRONTIER if any(log_r != 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
+        return _certificate(ledger, _kind(log_plain), ledger.epsilon, bounds.delta_of(log_plain), rule)
     if ledger.lipschitz is not None:
         log_smooth = ledger.log_delta(ledger.epsilon, smooth=True)
         if log_smooth <= log_requested:
@@ -84,10 +83,6 @@ def _proof(ledger: Findings) -> tuple[Rule, tuple[str, ...]]:
     assert ledger.external is not None
     _, source, is_own = ledger.external
     return (Rule.BOUND, ()) if is_own else (Rule.EXTERNAL, (f"the upper bound from {source} holds",))
-
-
-def _draw_rule(ledger: Findings) -> Rule:
-    return Rule.FRONTIER if any(log_r != 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
 
 
 def _kind(log_delta: float) -> CertificateKind:

@@ -232,12 +232,9 @@ class DrawRecord:
         r, closed, n = self._columns
         own = bounds.martingale_evidence(log_t, within, r[:n_groups], closed[:n_groups], n[:n_groups])
         return own + sum(
-            min(_of_part(*part, log_kth, epsilon, within) for part in split) for split in self._splits
+            min(math.inf if bound <= within else part.evidence(log_kth, epsilon) for part, bound in split)
+            for split in self._splits
         )
-
-
-def _of_part(record: DrawRecord, log_unseen: float, log_kth: float, epsilon: float, within: float) -> float:
-    return math.inf if log_unseen <= within else record.evidence(log_kth, epsilon)
 
 
 @dataclass(frozen=True)

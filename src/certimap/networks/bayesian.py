@@ -76,11 +76,6 @@ class RowNormaliser:
             )
 
 
-def owners_with_zero_rows(factors: Iterable[Factor]) -> frozenset[int]:
-    """Return the variables (last of their scope) whose tables have a row of zeros."""
-    return frozenset(f.scope[-1] for f in factors if not f.is_positive and np.any(row_totals(f) == 0.0))
-
-
 class BayesianNetwork(Network):
     """A directed acyclic network of discrete variables.
 
@@ -133,7 +128,8 @@ class BayesianNetwork(Network):
         super().__init__(domain, [by_child[i] for i in order], order)
         self.factors = tuple(_normalised(domain, self.factors))
         # A table with a row of zeros may take weight from its parents, so that it can never be left out.
-        self._gates = owners_with_zero_rows(self.factors)
+        with_zeros = (f for f in self.factors if not f.is_positive)
+        self._gates = frozenset(f.scope[-1] for f in with_zeros if np.any(row_totals(f) == 0.0))
         self.owners = tuple(None if i in self._gates else i for i in order)
         self._topological_order: tuple[int, ...] = _topological(domain, self.parents)
 

@@ -410,13 +410,8 @@ def relative_to(problem: Problem, total: Total) -> Problem:
     return replace(problem, constant=constant, log_slack=slack)
 
 
-def conditional_work(problem: Problem, effort: float = EFFORT) -> float:
-    """Return the number of joint states of all cliques of a conditional elimination, without building tables."""
-    return work_of(problem, ordered_parts(problem, effort=effort))
-
-
 def work_of(problem: Problem, parts: Sequence[NuisancePart]) -> float:
-    """Return `conditional_work` for known parts."""
+    """Return the joint states of all cliques of a conditional elimination, without building tables."""
     return len(problem.tables) + sum(part.n_entries for part in parts)
 
 

@@ -75,7 +75,7 @@ class MaxElimination:
                     raise impossible()
                 continue
             i = run.first
-            message, best_states = self._large_message(i, pieces.inputs(i))
+            message, best_states = self._streamed(i, pieces.inputs(i))
             self._best[i] = PackedStates(best_states, self.problem.sizes[self.plan.order[i]])
             if lowers or not self.plan.separators[i]:
                 tops[i] = top = int(message.max())
@@ -100,15 +100,12 @@ class MaxElimination:
         is_possible = message > FLOOR
         return np.where(is_possible, np.maximum(message - top, self._fine.lowest), HARD)
 
-    def _large_message(self, i: int, tables: list[Table]) -> tuple[Values, Values]:
+    def _streamed(self, i: int, tables: list[Table]) -> tuple[Values, Values]:
         """Return the maximum over the variable of a large bucket of a product of tables, and the best states."""
-        v, separator = self.plan.order[i], self.plan.separators[i]
+        v, separator, sizes = self.plan.order[i], self.plan.separators[i], self.problem.sizes
         if not tables:
             return np.zeros((), np.int64), np.zeros((), np.int64)
-        return self._streamed(v, separator, _merged(tables, self.problem, self.plan.cliques.place))
-
-    def _streamed(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
-        sizes = self.problem.sizes
+        tables = _merged(tables, self.problem, self.plan.cliques.place)
         n_inner = _row_variables(separator, tables, sizes)
         outer, inner = separator[: len(separator) - n_inner], separator[len(separator) - n_inner :]
         n_low = math.prod(sizes[u] for u in inner)

@@ -25,7 +25,6 @@ from certimap.networks.conditional import (
     PointEvaluator,
     Total,
     climbed,
-    conditional_work,
     ordered_parts,
     relative_to,
     work_of,
@@ -384,17 +383,14 @@ class NetworkProber:
             return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
         self.stage, self.bits, self.steps_left = 1, self.bits + self.plan.raise_bits, self.plan.steps // 2
         self.next, self.tightener = None, None
-        is_last = self.bits > self.plan.last_bits or not self._enlarge()
+        is_last = self.bits > self.plan.last_bits
+        if not is_last:
+            problem = restricted(self.original, self.states, self.kept)
+            try:
+                self.next = self._placed(split_tree(problem, self.bits, MEMORY_SHARE * self.control.memory_limit))
+            except TooLarge:
+                is_last = True
         return Tightening(work, is_paused=is_first or is_last, is_complete=is_last, has_starts=True)
-
-    def _enlarge(self) -> bool:
-        """Begin with larger tables; return whether the memory allows it."""
-        problem = restricted(self.original, self.states, self.kept)
-        try:
-            self.next = self._placed(split_tree(problem, self.bits, MEMORY_SHARE * self.control.memory_limit))
-        except TooLarge:
-            return False
-        return True
 
     def _simplify_tree(self) -> bool:
         """Switch to a tree without copies over the kept states if it fits and bounds better."""
@@ -531,7 +527,8 @@ def part_of(problem: Problem, likely: Mapping[int, int], control: Control | None
     few, enough = 0, len(waiting)
     while enough - few > max(1, len(waiting) // ROUNDS) and not late():
         middle = (few + enough) // 2
-        if conditional_work(fixed(middle), effort=0.0) <= PART_WORK:
+        part = fixed(middle)
+        if work_of(part, ordered_parts(part, effort=0.0)) <= PART_WORK:
             enough = middle
         else:
             few = middle

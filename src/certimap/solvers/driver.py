@@ -97,7 +97,7 @@ def run(
 
 def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:
     """Return the ledger that judges a run of a solver by a request; `how` has the ledger's other settings."""
-    judging = solver.judging()
+    judging, is_own = solver.judging(), type(solver).__module__.startswith("certimap.")
     return Ledger(
         posterior,
         epsilon=request.epsilon,
@@ -106,7 +106,7 @@ def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any
         tolerance=request.tolerance,
         rule=judging.rule,
         early_stop=judging.early_stop,
-        trusting=trust_in(solver),
+        trusting=None if is_own else f"solver {solver.name!r}",
         **how,
     )
 
@@ -192,11 +192,6 @@ class _IdleSteps:
         return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
 
 
-def trust_in(solver: Solver) -> str | None:
-    """Return the name to state in proofs whose books cannot be checked; None for this package's solvers."""
-    return None if type(solver).__module__.startswith("certimap.") else f"solver {solver.name!r}"
-
-
 def _ending(solver: Solver, ledger: Ledger) -> Status:
     if ledger.satisfied:
         return Status.CERTIFIED
@@ -263,7 +258,9 @@ def _result(
     # The ledger's logs are of p(q | e) or of p(q, e); with p(e) known, one follows from the other.
     shift = None if evidence is None else evidence if normalised else -evidence
     other = None if shift is None else best[0][0] + shift
-    other_upper = None if shift is None else _log_product_above(upper, shift, facts.log_slack)
+    other_upper = None
+    if shift is not None:  # which was rounded to nearest
+        other_upper = bounds.round_up(upper + bounds.round_up(shift, max(bounds.SLACK, facts.log_slack)))
     conditional, conditional_upper = (best[0][0], upper) if normalised else (other, other_upper)
     joint, joint_upper = (other, other_upper) if normalised else (best[0][0], upper)
     to_conditional = 0.0 if normalised or shift is None else shift
@@ -297,11 +294,6 @@ def _result(
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
         is_density=facts.is_density,
     )
-
-
-def _log_product_above(log_bound: float, log_evidence: float, log_slack: float) -> float:
-    """Return log_bound + log_evidence (nats), rounded up, since log_evidence was rounded to nearest."""
-    return bounds.round_up(log_bound + bounds.round_up(log_evidence, max(bounds.SLACK, log_slack)))
 
 
 def _settled(status: Status, certificate: Certificate) -> Status:

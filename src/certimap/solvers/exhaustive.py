@@ -77,7 +77,7 @@ class Exhaustive(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> EnumerationState:
         n_edges = int(posterior.facts.work)
-        n_total = _n_points(posterior.domain) if boxes is None else boxes.sizes()[0]
+        n_total = math.prod(posterior.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
         return EnumerationState(0, n_total, max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), boxes)
 
     def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
@@ -104,10 +104,6 @@ def _bound_whole(box: Boxes, ledger: Ledger) -> None:
         with suppress(TimeUp):
             bound = float(log_bounds(ledger.posterior, box)[0])
             ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
-
-
-def _n_points(domain: Domain) -> int:
-    return math.prod(domain.n_states.tolist())
 
 
 def listed(domain: Domain, start: int, end: int) -> Points:

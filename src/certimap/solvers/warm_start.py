@@ -28,7 +28,8 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
     if isinstance(warm_start, str | Solver):
         _run_heuristic(warm_start, posterior, ledger, rng)
         return
-    if is_sequence(warm_start) and not _is_row_of_numbers(warm_start):
+    numbers = int | float | np.integer | np.floating
+    if is_sequence(warm_start) and not (len(warm_start) > 0 and all(isinstance(x, numbers) for x in warm_start)):
         for item in warm_start:
             apply_warm_start(item, posterior, ledger, rng)
         return
@@ -41,7 +42,11 @@ def as_points(given: Any, domain: Domain) -> Points:
         return domain.encode(dict(given))[None, :]
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
         rows: list[dict[str, Any]] = given.to_dict("records")
-        return np.stack([domain.encode(row) for row in rows]) if rows else _none(domain)
+        return (
+            np.stack([domain.encode(row) for row in rows])
+            if rows
+            else np.empty((0, len(domain)), domain.point_dtype)
+        )
     if hasattr(given, "to_dict"):
         return domain.encode(given.to_dict())[None, :]
     try:
@@ -83,11 +88,3 @@ def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.ra
     state = solver.init(posterior, ledger.control, rng)
     while not (state.done or ledger.control.should_stop):
         state = solver.step(state, ledger)
-
-
-def _is_row_of_numbers(items: Any) -> bool:
-    return len(items) > 0 and all(isinstance(x, int | float | np.integer | np.floating) for x in items)
-
-
-def _none(domain: Domain) -> Points:
-    return np.empty((0, len(domain)), domain.point_dtype)

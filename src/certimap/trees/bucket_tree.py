@@ -34,7 +34,10 @@ from certimap.trees.wide import Wide, as_wide
 def room_for(tree: RegionTree, n_rows: int) -> PassRoom:
     """Allocate the buffers of a block of rows."""
     n = tree.n_regions
-    n_joint, n_message, n_largest = tree.of_shape("buffers", lambda: _buffers(tree))
+    a = tree.arrays
+    n_joint, n_message, n_largest = tree.of_shape(
+        "buffers", lambda: (int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr))))
+    )
     return PassRoom(
         np.empty((n_joint, n_rows)),
         np.empty((n, n_rows)),
@@ -58,12 +61,6 @@ def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: PassRoom) ->
     each = np.empty((mask.shape[0], n_rows))
     downward(a, mask, is_bound, room, below, each)
     return each
-
-
-def _buffers(tree: RegionTree) -> tuple[int, int, int]:
-    """Return the numbers per row in all joint spaces, in all messages, and in the largest joint space."""
-    a = tree.arrays
-    return int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr)))
 
 
 def wide_up(tree: RegionTree, mask: Flags, is_bound: bool) -> tuple[float, WideRoom]:

@@ -241,7 +241,8 @@ class Itself(Heuristic):
     def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> ItselfState:
         case = TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
         own_rng = np.random.default_rng(self.train_seed)
-        hidden = self.hidden or published_sizes(self._n_variables(posterior))
+        of_model = posterior.domain if posterior.origin is None else posterior.origin[1].domain
+        hidden = self.hidden or published_sizes(len(of_model))
         sizes = (case.told.shape[1], *hidden, posterior.domain.total_states)
         key = (case.key, sizes, self.learning_rate, self.batch, self.rows, self.epochs, self.train_seed)
         found = None if case.key is None else kept(posterior, key)
@@ -262,10 +263,6 @@ class Itself(Heuristic):
         if found is not None or not self.epochs or case.joint is None:
             self._begin_refining(state)
         return state
-
-    @staticmethod
-    def _n_variables(posterior: CircuitPosterior) -> int:
-        return len(posterior.domain if posterior.origin is None else posterior.origin[1].domain)
 
     def step(self, state: ItselfState, ledger: Ledger) -> ItselfState:
         with one_thread():

@@ -98,18 +98,15 @@ class TreeSearch(LabelHeuristic):
         mask = np.ones(domain.total_states, np.bool_)
         node = state.root
         while node is not None:
-            choice = self._best_child(node, state.best)
+            worth = np.exp(np.minimum(node.value - state.best, 0.0)) if state.best > -np.inf else 0.0
+            bonus = self.exploration * node.prior * np.sqrt(1.0 + node.visits.sum()) / (1.0 + node.visits)
+            choice = int(np.argmax(np.where(node.closed, -np.inf, worth + bonus)))
             path.append((node, choice))
             start, stop = domain.offsets[node.variable : node.variable + 2]
             mask[start:stop] = False
             mask[start + choice] = True
             node = node.children.get(choice)
         return path, mask
-
-    def _best_child(self, node: TreeNode, best: float) -> int:
-        worth = np.exp(np.minimum(node.value - best, 0.0)) if best > -np.inf else np.zeros(len(node.value))
-        bonus = self.exploration * node.prior * np.sqrt(1.0 + node.visits.sum()) / (1.0 + node.visits)
-        return int(np.argmax(np.where(node.closed, -np.inf, worth + bonus)))
 
 
 def _expand(posterior: Masses, mask: Flags) -> tuple[TreeNode | None, Points]:

@@ -76,15 +76,13 @@ class OpenBoxes:
     def _arrays(self) -> tuple[Array, ...]:
         return (self._bits, self._low, self._high, self._bounds, self._masses, self._depths)
 
-    def _set_arrays(self, arrays: list[Array]) -> None:
-        self._bits, self._low, self._high, self._bounds, self._masses, self._depths = arrays
-
     def push(self, boxes: SearchBoxes, bounds: Floats, masses: Floats, depths: Ints32) -> None:
         """Add boxes."""
         end = self.n + len(boxes)
         if end > len(self._bounds):
             room = max(end, len(self._bounds) + len(self._bounds) // 2)
-            self._set_arrays([grown(a, room, self.n) for a in self._arrays()])
+            arrays = [grown(a, room, self.n) for a in self._arrays()]
+            self._bits, self._low, self._high, self._bounds, self._masses, self._depths = arrays
         rows = slice(self.n, end)
         self._bits[rows] = np.packbits(boxes.mask, axis=1)
         self._low[rows], self._high[rows] = boxes.low, boxes.high

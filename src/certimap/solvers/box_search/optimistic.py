@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints
@@ -66,11 +65,6 @@ class CellTree:
         """Memory held, in bytes."""
         return self.low.nbytes * 2 + 40 * len(self.value)
 
-    def plant(self, ledger: Ledger) -> None:
-        """Make the first cell: the part of the space that the evidence allows."""
-        whole = self.layout.allowed()
-        self._add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
-
     def leaves(self) -> Ints:
         """Return the cells that are not cut yet."""
         return np.flatnonzero(self.first_child[: self.n] < 0)
@@ -92,7 +86,7 @@ class CellTree:
         start = self.n
         self.first_child[cells] = start + first
         parents = np.repeat(cells, PARTS)
-        self._add(ledger, low, high, self.depth[parents] + 1, self.log_bound[parents])
+        self.add(ledger, low, high, self.depth[parents] + 1, self.log_bound[parents])
         return np.arange(start, self.n)
 
     def inside(self, cell: int, rng: np.random.Generator) -> Points:
@@ -142,11 +136,13 @@ class CellTree:
         first = np.where(no_low & ~no_high & (b > start) & (start < second), start, first)
         return side.astype(np.int64), np.stack([first, second], axis=1)
 
-    def _add(self, ledger: Ledger, low: Floats, high: Floats, depth: Ints, log_bound: Floats) -> None:
+    def add(self, ledger: Ledger, low: Floats, high: Floats, depth: Ints, log_bound: Floats) -> None:
         """Evaluate and bound new cells."""
         batch = len(low)
         if self.n + batch > len(self.value):
-            self._grow(max(2 * len(self.value), self.n + batch, 1024))
+            capacity = max(2 * len(self.value), self.n + batch, 1024)
+            for name in ("low", "high", "value", "log_bound", "log_optimism", "depth", "first_child", "is_stuck"):
+                setattr(self, name, grown(getattr(self, name), capacity, self.n))
         rows = slice(self.n, self.n + batch)
         self.low[rows], self.high[rows], self.depth[rows] = low, high, depth
         self.first_child[rows], self.is_stuck[rows] = -1, False
@@ -163,18 +159,7 @@ class CellTree:
             self.log_optimism[rows] = np.minimum(log_bound, self.value[rows] + self.bits * LN2 * radius)
         self.n += batch
 
-    def _grow(self, capacity: int) -> None:
-        n = self.n
-        for name in ("low", "high", "value", "log_bound", "log_optimism", "depth", "first_child", "is_stuck"):
-            setattr(self, name, grown(getattr(self, name), capacity, n))
 
-
-def is_bounded(posterior: Posterior) -> bool:
-    """Whether every real variable has a bounded interval."""
-    return all(isinstance(v, Real) and math.isfinite(v.low) and math.isfinite(v.high) for v in posterior.domain)
-
-
-Ids = NDArray[np.int64]
 STEP_CELLS = 64  # cells cut in one step, at least
 
 
@@ -217,7 +202,7 @@ class Optimistic(WholeSpaceSolver):
             if np.any(whole):
                 name = domain.names[int(np.flatnonzero(whole)[0])]
                 return f"solver {self.name!r} cuts densities, and {name!r} is a count; use solver='frontier'"
-        elif not is_bounded(posterior):
+        elif not all(isinstance(v, Real) and math.isfinite(v.low) and math.isfinite(v.high) for v in domain):
             return (
                 f"solver {self.name!r} needs real variables with two ends (certimap.Real(name, low, high)) where "
                 f"the posterior bounds no boxes, as a {type(posterior).__name__}; use solver='budget' without them"
@@ -236,7 +221,8 @@ class Optimistic(WholeSpaceSolver):
 
     def step(self, state: OptimisticState, ledger: Ledger) -> OptimisticState:
         if not state.tree.n:
-            state.tree.plant(ledger)
+            whole = state.tree.layout.allowed()  # the part of the space that the evidence allows
+            state.tree.add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
         else:
             self._refine(state, ledger)
         self._report(state, ledger)
@@ -246,7 +232,7 @@ class Optimistic(WholeSpaceSolver):
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         """Cut some cells; set `done` when no cell is left to cut."""
 
-    def _open(self, state: OptimisticState, ledger: Ledger) -> Ids:
+    def _open(self, state: OptimisticState, ledger: Ledger) -> Ints:
         """Return the leaves that can be cut and may hold a better point."""
         tree = state.tree
         leaves = tree.leaves()
@@ -344,7 +330,7 @@ class Soo(Optimistic):
             if state.control.should_stop:
                 return
 
-    def _sweep(self, state: OptimisticState, ledger: Ledger) -> Ids:
+    def _sweep(self, state: OptimisticState, ledger: Ledger) -> Ints:
         """Return the best leaf of each depth that is at least as good as all leaves of smaller depths."""
         tree = state.tree
         leaves = self._open(state, ledger)

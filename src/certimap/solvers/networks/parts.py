@@ -124,13 +124,6 @@ PIECES_PER_CLIMB = 8
 MOVES_SHARE = 0.15  # of a search's work, for moves of many variables
 
 
-def first_phase(component: Component, context: Context) -> Phase:
-    """Return elimination where it is cheap, else dual ascent."""
-    if component.plan.n_entries <= context.quick_entries and context.fits(component.plan):
-        return Eliminating(Ascending(component))
-    return Ascending(component)
-
-
 class Settled:
     """Nothing is open."""
 
@@ -507,7 +500,8 @@ class Component:
         self._found: list[States] = []
         if known is not None:
             self.offer({v: known[v] for v in problem.sizes})
-        self.phase: Phase = first_phase(self, context)
+        is_quick = self.plan.n_entries <= context.quick_entries and context.fits(self.plan)
+        self.phase: Phase = Eliminating(Ascending(self)) if is_quick else Ascending(self)
 
     @property
     def bound(self) -> int:
