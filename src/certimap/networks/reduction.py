@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Array, Ints
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from certimap.core.query import Query
     from certimap.networks.network import Network
 
-POLL_EVERY = 64  # factors between two checks of the clock
+POLL_EVERY = 64  # tables between two checks of the clock
 _REDUCING = "absorbing the evidence"
+
+
+class Bearing(NamedTuple):
+    """A table with zeros, over all states of its scope: entries up to `zero` are impossible."""
+
+    scope: tuple[int, ...]
+    values: Array
+    zero: float
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,11 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
         queried = tuple(int(i) for i in query.variables)
         factors, allowed = _with_evidence(model, query)
     control = control or Control()
-    states = _surviving_states(factors, allowed, domain, control)
+    states = dict(allowed)
+    take_signs(factors)
+    bearing = [Bearing(f.scope, f.entries, -np.inf if f.in_logs else 0.0) for f in factors if not f.is_positive]
+    if not consistent(bearing, states, lambda: control.check(_REDUCING)):
+        raise _impossible(domain)
     n_states: list[int] = domain.n_states.tolist()
     cut = {v for v, left in states.items() if len(left) == 1 or len(left) < n_states[v]}
     taken = [f if cut.isdisjoint(f.scope) else _take(f, states) for f in factors]
@@ -102,29 +114,27 @@ def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, Ints]:
     return {i: positions[sizes[i]] for i in variables}
 
 
-def _surviving_states(
-    factors: list[Factor], allowed: dict[int, Ints], domain: Domain, control: Control
-) -> dict[int, Ints]:
-    """Drop states that some factor makes impossible, until nothing changes (arc consistency)."""
-    states = dict(allowed)
+def consistent(tables: Sequence[Bearing], states: dict[int, Ints], check: Callable[[], None]) -> bool:
+    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
+
+    `tables`: those with zeros. `states`: of each variable those left, replaced. `check`: called now and then.
+    Returns False where a variable has no state left.
+    """
     touching: dict[int, list[int]] = {}
-    take_signs(factors)
-    waiting = deque(k for k, factor in enumerate(factors) if not factor.is_positive)
-    for k in waiting:
-        for v in factors[k].scope:
+    for k, table in enumerate(tables):
+        for v in table.scope:
             touching.setdefault(v, []).append(k)
-    is_waiting = [False] * len(factors)
-    for k in waiting:
-        is_waiting[k] = True
-    n_judged = 0
+    waiting, is_waiting, n_judged = deque(range(len(tables))), [True] * len(tables), 0
     while waiting:
-        n_judged += 1
         if n_judged % POLL_EVERY == 0:
-            control.check(_REDUCING)
+            check()
+        n_judged += 1
         k = waiting.popleft()
         is_waiting[k] = False
-        scope = factors[k].scope
-        values, zero = _restricted(factors[k], states)
+        scope, values, zero = tables[k]
+        for axis, v in enumerate(scope):
+            if len(states[v]) < values.shape[axis]:
+                values = values.take(states[v], axis=axis)
         possible = values > zero
         if possible.all():
             continue
@@ -134,22 +144,13 @@ def _surviving_states(
                 continue
             states[v] = states[v][alive]
             if not len(states[v]):
-                raise _impossible(domain)
+                return False
             for other in touching[v]:
                 if not is_waiting[other]:
                     is_waiting[other] = True
                     waiting.append(other)
             break
-    return states
-
-
-def _restricted(factor: Factor, states: dict[int, Ints]) -> tuple[Floats, float]:
-    """Return a factor's entries as it holds them, linear or logs, at surviving states, and what zero is there."""
-    table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
-    for axis, v in enumerate(factor.scope):
-        if len(states[v]) < table.shape[axis]:
-            table = table.take(states[v], axis=axis)
-    return table, zero
+    return True
 
 
 def _take(factor: Factor, states: dict[int, Ints]) -> Factor:

@@ -29,6 +29,7 @@ from certimap.networks.problem import (
     product,
     restrict,
 )
+from certimap.networks.reduction import Bearing, consistent
 
 MANY_TABLES = 3000  # fewer are searched quickly as they are
 SMALL_TABLE = 64  # a new table up to this size may be larger than the tables that it replaces
@@ -104,30 +105,10 @@ def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[P
     """Drop states that some table makes impossible, until nothing changes (generalised arc consistency)."""
     control = control or Control()
     states = {v: np.arange(n) for v, n in problem.sizes.items()}
-    bearing = [t for t in problem.tables if bool(is_hard(t.log_values).any())]
-    touching: dict[int, list[int]] = {}
-    for k, table in enumerate(bearing):
-        for v in table.scope:
-            touching.setdefault(v, []).append(k)
-    waiting = dict.fromkeys(range(len(bearing)))  # an ordered set
-    while waiting:
-        control.check(DOING)
-        k = next(iter(waiting))
-        del waiting[k]
-        scope, values = bearing[k]
-        for axis, v in enumerate(scope):
-            if len(states[v]) < values.shape[axis]:
-                values = values.take(states[v], axis=axis)
-        possible = ~is_hard(values)
-        for axis, v in enumerate(scope):
-            alive = possible.any(axis=tuple(a for a in range(len(scope)) if a != axis))
-            if alive.all():
-                continue
-            states[v] = states[v][alive]
-            if not len(states[v]):
-                raise impossible()
-            waiting.update(dict.fromkeys(touching[v]))
-            break
+    zero = FLOOR if problem.is_integral else -np.inf
+    bearing = [Bearing(*t, zero) for t in problem.tables if bool(is_hard(t.log_values).any())]
+    if not consistent(bearing, states, lambda: control.check(DOING)):
+        raise impossible()
     keep = {v: s for v, s in states.items() if len(s) < problem.sizes[v] or len(s) == 1}
     return restrict(problem, keep), [KeptStates(v, s) for v, s in keep.items()]
 
