@@ -15,9 +15,9 @@ from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
 from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior, Probes
-from certimap.core.probing import log_bounds
+from certimap.core.probing import log_bounds, log_probs_of_neighbours
 from certimap.errors import QueryError
-from certimap.solvers.baselines.local_search import first_points, log_probs_of_neighbours
+from certimap.solvers.baselines.local_search import first_points
 from certimap.solvers.registry import choose, make
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,3 +25,8 @@ def spans(starts: Ints, lengths: Ints) -> Ints:
     """Return the indices `starts[i] ... starts[i] + lengths[i] - 1` of all spans, one after the other."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def pointers(sizes: Iterable[int]) -> Ints:
+    """Return where each of several parts of these sizes begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))]).astype(np.int64)

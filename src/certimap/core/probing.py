@@ -102,7 +102,7 @@ def climb(posterior: Posterior, points: Points) -> Points:
     active = np.arange(len(points))
     variable_of = np.repeat(np.arange(len(domain)), domain.n_states)
     for _ in range(MAX_ROUNDS):
-        each = _neighbours(posterior, points[active])
+        each = log_probs_of_neighbours(posterior, points[active])
         own = offsets[:-1] + points[active].astype(np.int64)
         now = np.take_along_axis(each, own, axis=1).min(axis=1)
         column = np.argmax(each, axis=1)
@@ -115,7 +115,7 @@ def climb(posterior: Posterior, points: Points) -> Points:
     return points
 
 
-def _neighbours(posterior: Posterior, points: Points) -> Floats:
+def log_probs_of_neighbours(posterior: Posterior, points: Points) -> Floats:
     """Return ln p of each point with each variable set to each state, shape (batch, total_states)."""
     domain = posterior.domain
     if isinstance(posterior, Masses):

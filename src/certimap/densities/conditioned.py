@@ -264,15 +264,8 @@ class WindowedProber(NormalsProber):
 
 def _joined(found: Sequence[Answers]) -> Answers:
     """Join the answers for single boxes."""
-    middles = [x.splits if x.middles is None else x.middles for x in found]
-    return Answers(
-        np.concatenate([x.log_mass for x in found]),
-        np.concatenate([x.log_bound for x in found]),
-        np.concatenate([x.each_mass for x in found]),
-        np.concatenate([x.each_bound for x in found]),
-        np.concatenate([x.splits for x in found]),
-        np.concatenate(middles),
-    )
+    filled = [replace(x, middles=x.splits if x.middles is None else x.middles) for x in found]
+    return Answers(**{name: np.concatenate([vars(x)[name] for x in filled]) for name in vars(filled[0])})
 
 
 class Hidden(NamedTuple):

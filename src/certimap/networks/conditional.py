@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.arrays import Floats, Ints
+from certimap.core.axes import pointers
 from certimap.core.control import Control
 from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL
@@ -52,6 +53,16 @@ class Room:
         self.gaps = merged
 
 
+RAGGED = {  # pointers of `SumArrays`, and the rows that they point to
+    "axis_ptr": "axis_sizes",
+    "input_ptr": "input_start",
+    "stride_ptr": "strides",
+    "local_axis_ptr": "local_sizes",
+    "table_stride_ptr": "table_strides",
+    "query_ptr": "query_columns",
+}
+
+
 class SumLayout:
     """Collects the regions of a conditional elimination, in order.
 
@@ -74,7 +85,7 @@ class SumLayout:
         self.reach = 0.0
         self.flat: list[Floats] = []
         self.n_flat = 0
-        self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields}
+        self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields[:-2]}
         self.starts: list[int] = []
 
     def add(self, v: int, separator: tuple[int, ...]) -> None:
@@ -138,40 +149,14 @@ class SumLayout:
     def arrays(self) -> SumArrays:
         """Return everything as arrays."""
 
-        def flat(name: str) -> Ints:
-            return np.array([x for row in self.rows[name] for x in row], np.int64)
-
-        def pointers(name: str) -> Ints:
-            return np.concatenate([[0], np.cumsum([len(row) for row in self.rows[name]])]).astype(np.int64)
-
-        def cumulated(name: str) -> Ints:
-            return np.concatenate([[0], np.cumsum(flat(name))]).astype(np.int64)
-
+        found = {name: np.array([x for row in rows for x in row], np.int64) for name, rows in self.rows.items()}
+        for name in ("local_ptr", "table_ptr"):
+            found[name] = pointers(found[name])
+        for name, ragged in RAGGED.items():
+            found[name] = pointers([len(row) for row in self.rows[ragged]])
         log_tables = np.concatenate([np.empty(0), *self.flat])
-        return SumArrays(
-            own=flat("own"),
-            axis_ptr=pointers("axis_sizes"),
-            axis_sizes=flat("axis_sizes"),
-            message_start=flat("message_start"),
-            message_size=flat("message_size"),
-            input_ptr=pointers("input_start"),
-            input_start=flat("input_start"),
-            children=flat("children"),
-            stride_ptr=pointers("strides"),
-            strides=flat("strides"),
-            local_ptr=cumulated("local_ptr"),
-            local_axis_ptr=pointers("local_sizes"),
-            local_sizes=flat("local_sizes"),
-            table_ptr=cumulated("table_ptr"),
-            table_start=flat("table_start"),
-            table_stride_ptr=pointers("table_strides"),
-            table_strides=flat("table_strides"),
-            query_ptr=pointers("query_columns"),
-            query_columns=flat("query_columns"),
-            query_strides=flat("query_strides"),
-            tables=np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), SMALLEST_NORMAL), 0.0),
-            log_tables=log_tables,
-        )
+        tables = np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), SMALLEST_NORMAL), 0.0)
+        return SumArrays(**found, tables=tables, log_tables=log_tables)
 
 
 BLOCK_BYTES = 256 * 2**20  # messages of one block of points

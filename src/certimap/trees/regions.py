@@ -16,6 +16,7 @@ from string import ascii_letters
 import numpy as np
 
 from certimap.core.arrays import Array, Floats, Ints
+from certimap.core.axes import pointers
 from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionArrays, RegionTree
@@ -200,18 +201,18 @@ def make_tree(
         rest_query=np.ascontiguousarray(dims[:, 2]),
         rest_hidden=np.ascontiguousarray(dims[:, 3]),
         column=np.array(columns, np.int64),
-        table_ptr=_pointers(b.table.size for b in buckets),
+        table_ptr=pointers(b.table.size for b in buckets),
         tables=tables,
         mantissas=mantissas,
         exponents=exponents,
-        child_ptr=_pointers(len(c) for c in children),
+        child_ptr=pointers(len(c) for c in children),
         children=np.array([c for _, c in slots], np.int64),
-        map_ptr=_pointers(len(m[0]) for m in maps),
+        map_ptr=pointers(len(m[0]) for m in maps),
         gather=_joined(m[0] for m in maps),
         scatter=_joined(m[1] for m in maps),
         scatter_break=_joined(m[2] for m in maps),
-        message_ptr=_pointers(np.prod(dims, axis=1)),
-        joint_ptr=_pointers(joint),
+        message_ptr=pointers(np.prod(dims, axis=1)),
+        joint_ptr=pointers(joint),
     )
     variable = np.array([positions.get(b.own, -1) for b in buckets], np.int64)
     parent = np.array([b.parent for b in buckets], np.int64)
@@ -229,10 +230,6 @@ def _laid_out(tables: Sequence[Wide], pace: WorkClock) -> tuple[Floats, Floats, 
         return linear, linear, np.empty(0, np.int64)
     mantissas = np.concatenate([t.mantissa.ravel() for t in tables])
     return linear, mantissas, np.concatenate([t.exponent.ravel() for t in tables])
-
-
-def _pointers(sizes: Iterable[int]) -> Ints:
-    return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))]).astype(np.int64)
 
 
 def _joined(parts: Iterable[Array]) -> Ints:

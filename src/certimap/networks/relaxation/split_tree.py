@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.arrays import Floats, Ints
-from certimap.core.axes import spread
+from certimap.core.axes import pointers, spread
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
@@ -335,7 +335,7 @@ class _Builder:
         for r in range(len(regions)):
             if parent[r] >= 0:
                 has_query[parent[r]] |= has_query[r]
-        message_ptr = _pointers(math.prod(sizes[v] for v in r.separator) for r in regions)
+        message_ptr = pointers(math.prod(sizes[v] for v in r.separator) for r in regions)
         inputs = [self._inputs(i, message_ptr) for i in range(len(regions))]
         n_states = np.array([sizes[v] for v in self.variables], np.int64)
         n_own = n_states[own] if len(own) else np.empty(0, np.int64)
@@ -346,27 +346,27 @@ class _Builder:
         counts = np.bincount(own, minlength=len(self.variables))
         arrays = TreeArrays(
             n_states=n_states,
-            state_ptr=_pointers(n_states),
+            state_ptr=pointers(n_states),
             is_query=is_query,
             own=own,
-            axis_ptr=_pointers(len(r.scope) for r in regions),
+            axis_ptr=pointers(len(r.scope) for r in regions),
             axes=np.array([self.place[v] for r in regions for v in r.scope], np.int64),
             n_query_axes=np.array([sum(v in self.problem.query for v in r.separator) for r in regions], np.int64),
             n_tables=np.array([1 if r.tables else 0 for r in regions], np.int64),
             n_children=np.array([len(r.children) for r in regions], np.int64),
-            start_ptr=_pointers(len(i.start) for i in inputs),
+            start_ptr=pointers(len(i.start) for i in inputs),
             start=np.array([s for i in inputs for s in i.start], np.int64),
-            stride_ptr=_pointers(i.strides.size for i in inputs),
+            stride_ptr=pointers(i.strides.size for i in inputs),
             strides=np.concatenate([np.empty(0, np.int64), *(i.strides.ravel() for i in inputs)]),
             children=np.array([c for i in inputs for c in i.children], np.int64),
-            shift_ptr=_pointers(n_own),
+            shift_ptr=pointers(n_own),
             message_ptr=message_ptr,
             parent=parent,
             has_query=has_query,
             tables=np.concatenate([np.empty(0), *self.tables]),
             hidden=np.array([h for i in inputs for h in i.hidden], np.int64),
             copies=np.lexsort((np.arange(len(regions)), root, own)).astype(np.int64),
-            copy_ptr=_pointers(counts),
+            copy_ptr=pointers(counts),
             root=root,
         )
         constant, shifts = math.fsum([float(self.problem.constant), *self.scales]), np.zeros(int(n_own.sum()))
@@ -420,10 +420,6 @@ class _Inputs:
     strides: Ints
     children: list[int]
     hidden: list[int]
-
-
-def _pointers(sizes: Iterable[int]) -> Ints:
-    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)
 
 
 CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their cliques are no larger

@@ -8,28 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Points
 from certimap.core.control import Control
-from certimap.core.posterior import Draws, Masses, Posterior
+from certimap.core.posterior import Draws, Posterior
+from certimap.core.probing import log_probs_of_neighbours
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort
 from certimap.solvers.guess import LabelHeuristic
-
-
-def log_probs_of_neighbours(posterior: Posterior, points: Points) -> Floats:
-    """Return ln p of each point with variable i set to state a, shape (batch, total_states).
-
-    Two passes per point if the posterior knows masses, else one evaluation per state.
-    """
-    domain = posterior.domain
-    if isinstance(posterior, Masses):
-        return posterior.log_mass_each(Boxes.of_points(domain, points))
-    variables = np.repeat(np.arange(len(domain)), domain.n_states)
-    states = np.arange(domain.total_states) - domain.offsets[variables]
-    rows = np.repeat(points, domain.total_states, axis=0)
-    rows[np.arange(len(rows)), np.tile(variables, len(points))] = np.tile(states, len(points))
-    return posterior.log_prob(rows).reshape(len(points), -1)
 
 
 def first_points(posterior: Posterior, n: int, rng: np.random.Generator) -> Points:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -238,14 +238,7 @@ def expand(
 
 
 def _part(answers: Answers, rows: Flags) -> Answers:
-    return Answers(
-        answers.log_mass[rows],
-        answers.log_bound[rows],
-        answers.each_mass[rows],
-        answers.each_bound[rows],
-        answers.splits[rows],
-        None if answers.middles is None else answers.middles[rows],
-    )
+    return replace(answers, **{name: x[rows] for name, x in vars(answers).items() if x is not None})
 
 
 def _shrink(layout: Layout, boxes: SearchBoxes, alive: Flags, halved: Flags, splits: Floats) -> SearchBoxes:
