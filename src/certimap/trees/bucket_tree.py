@@ -23,8 +23,18 @@ from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
 from certimap.kernels.wide import LN2
-from certimap.trees.kernels.passes import DownRoom, PassRoom, downward, draw, follow_maxima, upward
-from certimap.trees.kernels.point_passes import PointArrays, PointRoom, upward_points
+from certimap.trees.kernels.passes import (
+    DownRoom,
+    Links,
+    PassRoom,
+    PointArrays,
+    PointRoom,
+    downward,
+    draw,
+    follow_maxima,
+    upward,
+    upward_points,
+)
 from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
 from certimap.trees.regions import Bucket, buckets_of_latent_tree, condition, contract_chains, make_tree
 from certimap.trees.wide import Wide, as_wide
@@ -350,16 +360,16 @@ class BucketTreePosterior:
         _, work = wide_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
         point = np.zeros(len(self.domain), np.int16)
         position = np.zeros(tree.n_regions, np.int64)
-        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *work.joint, position, point)
+        follow_maxima(tree.arrays, _links(tree), work.joint, position, point)
         return point[None, :]
 
     def _draw(self, cumulative: Floats, key: np.uint64, rows: Ints, points: Points) -> None:
         tree = self.region_tree
-        slot_map = tree.slot_map
+        links = _links(tree)
 
         def block(part: Ints) -> None:
             position = np.zeros(tree.n_regions, np.int64)
-            draw(tree.arrays, slot_map, tree.parent, tree.variable, cumulative, key, part, position, points)
+            draw(tree.arrays, links, cumulative, key, part, position, points)
 
         self._map(block, [rows[i : i + 4096] for i in range(0, len(rows), 4096)])
 
@@ -448,6 +458,10 @@ class TreeProber(SteadyProber):
 
     def starts(self) -> Points:
         return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
+
+
+def _links(tree: RegionTree) -> Links:
+    return Links(tree.slot_map, tree.parent, tree.variable)
 
 
 def _ints(values: Ints) -> list[int]:

@@ -17,7 +17,15 @@ from certimap.core.arrays import Bytes, Floats, Ints, Ints16
 from certimap.core.region_tree import RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.wide import LN2, ZERO, normal
+from certimap.kernels.wide import LN2, ZERO, WideArrays, normal
+
+
+class Links(NamedTuple):
+    """Where the maps from parents begin, and the parent and the queried variable of each region, -1 for none."""
+
+    maps: Ints
+    parent: Ints
+    variable: Ints
 
 
 class PassRoom(NamedTuple):
@@ -150,6 +158,120 @@ def upward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom) -> Non
         for b in range(n_rows):
             message_exponent[r, b] = joint_exponent[r, b]
         rescale(message, mp, stop, message_exponent[r], flags)
+
+
+class PointArrays(NamedTuple):
+    """How points read a tree: messages and joints have the states of hidden variables alone.
+
+    Terms `term_ptr[r]` to `term_ptr[r + 1]` sum to a point's start in the table of region r: `stride` times the
+    state of `variable`. `gather` is as in `RegionArrays`. The largest joint has `n_joint` states.
+    """
+
+    term_ptr: Ints
+    variable: Ints
+    stride: Ints
+    map_ptr: Ints
+    gather: Ints
+    message_ptr: Ints
+    n_joint: int
+
+
+class PointRoom(NamedTuple):
+    """Buffers of one block of rows: messages with exponents (of two), one joint, and flags; see `PassRoom`."""
+
+    message: Floats
+    message_exponent: Floats
+    joint: Floats
+    place: Ints
+    flags: Bytes
+
+
+@jit_part
+def contract_at(
+    table: Floats,
+    place: Ints,
+    joint: Floats,
+    n_shared: int,
+    n_rest: int,
+    skip: int,
+    k: int,
+    n_own: int,
+    out: Floats,
+) -> None:
+    """Write out[(shared, rest), row]: sum over n_own states of joint times the table from `place`, as `contract`.
+
+    `skip` is the number of table entries from one hidden shared state to the next, `k` from one rest state.
+    """
+    for s in range(n_shared):
+        for r in range(n_rest):
+            o = s * n_rest + r
+            t = s * skip + r * k
+            j = s * n_own
+            if n_own == 1:
+                for b in range(len(place)):
+                    out[o, b] = table[place[b] + t] * joint[j, b]
+                continue
+            for b in range(len(place)):
+                total = 0.0
+                i = place[b] + t
+                v = 0
+                while v + 4 <= n_own:
+                    total += (table[i + v] * joint[j + v, b] + table[i + v + 1] * joint[j + v + 1, b]) + (
+                        table[i + v + 2] * joint[j + v + 2, b] + table[i + v + 3] * joint[j + v + 3, b]
+                    )
+                    v += 4
+                while v < n_own:
+                    total += table[i + v] * joint[j + v, b]
+                    v += 1
+                out[o, b] = total
+
+
+@jit()
+def upward_points(a: RegionArrays, p: PointArrays, states: Ints16, room: PointRoom) -> None:
+    """Send all messages to the root; `states` has shape (variables, rows).
+
+    A region of a known state reads that state's table entries instead of masking all. The values have the bits of
+    `upward` on masks of single states, which only adds zeros to them, except where the two scale by different
+    powers of two.
+    """
+    message, exponent, joint, place, flags = room
+    n_rows = states.shape[1]
+    for r in range(len(a.own_states)):
+        k = a.own_states[r]
+        n_own = 1 if a.column[r] >= 0 else k
+        n_shared, n_rest = a.shared_hidden[r], a.rest_hidden[r]
+        size = n_shared * n_own
+        first, last = a.child_ptr[r], a.child_ptr[r + 1]
+        exponent[r, :] = 0.0
+        if first == last:
+            joint[:size, :] = 1.0
+        for c in range(first, last):
+            child = int(a.children[c])
+            for j in range(size):
+                source = p.message_ptr[child] + p.gather[p.map_ptr[c] + j]
+                if c == first:
+                    for b in range(n_rows):
+                        joint[j, b] = message[source, b]
+                else:
+                    for b in range(n_rows):
+                        joint[j, b] *= message[source, b]
+            for b in range(n_rows):
+                exponent[r, b] += exponent[child, b]
+            if c > first:
+                rescale(joint, 0, size, exponent[r], flags)
+        start, stop = p.message_ptr[r], p.message_ptr[r + 1]
+        table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]]
+        if p.term_ptr[r] == p.term_ptr[r + 1]:
+            contract(table, joint[:size], n_shared, n_rest, n_own, False, message[start:stop])
+        else:
+            place[:] = 0
+            for i in range(p.term_ptr[r], p.term_ptr[r + 1]):
+                stride = p.stride[i]
+                for b in range(n_rows):
+                    place[b] += stride * np.int64(states[p.variable[i], b])
+            step = a.rest_query[r] * n_rest * k
+            contract_at(table, place, joint, n_shared, n_rest, step, k, n_own, message[start:stop])
+        rescale(message, start, stop, exponent[r], flags)
 
 
 @jit_part
@@ -322,15 +444,7 @@ def own_values(
 
 @jit()
 def draw(
-    a: RegionArrays,
-    parent_map: Ints,
-    parent: Ints,
-    variable: Ints,
-    cumulative: Floats,
-    key: np.uint64,
-    rows: Ints,
-    position: Ints,
-    points: Ints16,
+    a: RegionArrays, links: Links, cumulative: Floats, key: np.uint64, rows: Ints, position: Ints, points: Ints16
 ) -> None:
     """Draw points[rows] from the root down; row i has its own stream, seeded by `key` and i."""
     n = len(a.own_states)
@@ -343,8 +457,8 @@ def draw(
         for r in range(n - 1, -1, -1):
             k = a.own_states[r]
             separator = np.int64(0)
-            if parent[r] >= 0:
-                separator = a.gather[parent_map[r] + position[parent[r]]]
+            if links.parent[r] >= 0:
+                separator = a.gather[links.maps[r] + position[links.parent[r]]]
             t = a.table_ptr[r] + separator * k
             state += np.uint64(0x9E3779B97F4A7C15)
             z = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -360,43 +474,34 @@ def draw(
                 else:
                     low = middle + 1
             position[r] = (separator // (a.rest_query[r] * a.rest_hidden[r])) * k + low
-            if variable[r] >= 0:
-                points[row, variable[r]] = low
+            if links.variable[r] >= 0:
+                points[row, links.variable[r]] = low
 
 
 @jit()
-def follow_maxima(
-    a: RegionArrays,
-    parent_map: Ints,
-    parent: Ints,
-    variable: Ints,
-    joint: Floats,
-    joint_exponent: Ints,
-    position: Ints,
-    point: Ints16,
-) -> None:
+def follow_maxima(a: RegionArrays, links: Links, joint: WideArrays, position: Ints, point: Ints16) -> None:
     """Give every region, from the root down, the first state with the largest weight.
 
-    `joint` and `joint_exponent`, shape (joint positions,), come from the wide upward pass of bounds.
+    `joint`, shape (joint positions,), comes from the wide upward pass of bounds.
     """
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states) - 1, -1, -1):
         k = a.own_states[r]
         separator = np.int64(0)
-        if parent[r] >= 0:
-            separator = a.gather[parent_map[r] + position[parent[r]]]
+        if links.parent[r] >= 0:
+            separator = a.gather[links.maps[r] + position[links.parent[r]]]
         shared = separator // (a.rest_query[r] * a.rest_hidden[r])
         t = a.table_ptr[r] + separator * k
         best = 0
         largest, exponent = 0.0, ZERO
         for v in range(k):
-            e = joint_exponent[a.joint_ptr[r] + shared * k + v]
+            e = joint.exponent[a.joint_ptr[r] + shared * k + v]
             if has_exponents:
                 e += a.exponents[t + v]
-            w, e = normal(a.mantissas[t + v] * joint[a.joint_ptr[r] + shared * k + v], e)
+            w, e = normal(a.mantissas[t + v] * joint.mantissa[a.joint_ptr[r] + shared * k + v], e)
             if e > exponent or (e == exponent and w > largest):
                 largest, exponent = w, e
                 best = v
         position[r] = shared * k + best
-        if variable[r] >= 0:
-            point[variable[r]] = best
+        if links.variable[r] >= 0:
+            point[links.variable[r]] = best
