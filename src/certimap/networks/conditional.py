@@ -20,7 +20,16 @@ from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.orders import EFFORT, best_order
-from certimap.networks.problem import ROUNDING, Joined, Problem, Table, entries_at, joined_groups, largest
+from certimap.networks.problem import (
+    ROUNDING,
+    Joined,
+    Problem,
+    Table,
+    entries_at,
+    joined_groups,
+    largest,
+    strides_of,
+)
 
 
 class Room:
@@ -117,34 +126,28 @@ class SumLayout:
         """Return the stride of each axis of a scope in each input, inputs fastest."""
         found = np.zeros((len(scope), len(inputs)), np.int64)
         for i, axes in enumerate(inputs):
-            stride = 1
-            for u in reversed(axes):
+            for u, stride in strides_of(axes, self.part.sizes).items():
                 found[scope.index(u), i] = stride
-                stride *= self.part.sizes[u]
-        return [int(x) for x in found.ravel()]
+        return found.ravel().tolist()
 
     def _add_tables(self, tables: Sequence[Table], local: tuple[int, ...]) -> None:
         self.rows["table_ptr"].append([len(tables)])
         strides = np.zeros((len(local), len(tables)), np.int64)
         for j, table in enumerate(tables):
             self.rows["table_start"].append([self.n_flat])
-            stride, columns, query_strides = 1, list[int](), list[int]()
-            for u in reversed(table.scope):
-                if u in self.place:
-                    strides[local.index(u), j] = stride
-                else:
-                    columns.append(self.query_column[self.column[u]])
-                    query_strides.append(stride)
-                stride *= self.part.sizes[u]
-            self.rows["query_columns"].append(columns)
-            self.rows["query_strides"].append(query_strides)
+            steps = strides_of(table.scope, self.part.sizes)
+            queried = [u for u in steps if u not in self.place]
+            for u in steps.keys() & self.place.keys():
+                strides[local.index(u), j] = steps[u]
+            self.rows["query_columns"].append([self.query_column[self.column[u]] for u in queried])
+            self.rows["query_strides"].append([steps[u] for u in queried])
             top = float(table.log_values.max())
             scale = top if math.isfinite(top) else 0.0
             self.scales.append(scale)
             self.flat.append(np.asarray(table.log_values, np.float64).ravel() - scale)
             self.reach += abs(scale) + largest(self.flat[-1])
             self.n_flat += table.log_values.size
-        self.rows["table_strides"].append([int(x) for x in strides.ravel()])
+        self.rows["table_strides"].append(strides.ravel().tolist())
 
     def arrays(self) -> SumArrays:
         """Return everything as arrays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -15,8 +15,8 @@ from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import mixed as kernels
-from certimap.networks.problem import ROUNDING, Problem, product
-from certimap.networks.relaxation.partition import Region, split
+from certimap.networks.problem import ROUNDING, Problem, product, strides_of
+from certimap.networks.relaxation.partition import Region, parents_of, split
 
 PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them
@@ -312,8 +312,8 @@ def step_plan(
     `lengths` are the states of the variables of `out` and of all scopes, one after another.
     """
     sizes = dict(zip(chain(out, *scopes), lengths, strict=True))
-    columns = [_strides(scope, sizes) for scope in scopes]
-    target = _strides(out, sizes)
+    columns = [strides_of(scope, sizes) for scope in scopes]
+    target = strides_of(out, sizes)
     groups: list[tuple[int, list[int]]] = []  # length, strides of the tables and of the result
     for v in reversed(out):
         moves = [*(c.get(v, 0) for c in columns), target[v]]
@@ -337,21 +337,3 @@ def step_plan(
         np.array(row([*(0 if own is None else c.get(own, 0) for c in columns), 0]), np.int64),
     )
     return StepPlan(inputs, n_inner, moves)
-
-
-def _strides(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    stride = 1
-    for v in reversed(scope):
-        found[v] = stride
-        stride *= sizes[v]
-    return found
-
-
-def parents_of(regions: Sequence[Region]) -> list[int]:
-    """Return the region that receives each region's message, -1 for roots."""
-    parent = [-1] * len(regions)
-    for r, region in enumerate(regions):
-        for c in region.children:
-            parent[c] = r
-    return parent

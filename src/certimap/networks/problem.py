@@ -260,6 +260,16 @@ def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int])
     return total
 
 
+def strides_of(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:
+    """Return how far entries of a table lie apart along each of its variables, the last varying fastest."""
+    found: dict[int, int] = {}
+    stride = 1
+    for v in reversed(scope):
+        found[v] = stride
+        stride *= sizes[v]
+    return found
+
+
 def is_hard(log_values: Values) -> Flags:
     """Return which entries represent probability 0."""
     if log_values.dtype.kind == "i":

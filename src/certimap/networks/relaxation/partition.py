@@ -100,3 +100,12 @@ def _mini_buckets(functions: Sequence[_Function], own: int, fits: Fits) -> list[
         group.scope.update(scope)
         (group.tables if is_table else group.children).append(k)
     return groups or [_Group({own}, [], [])]
+
+
+def parents_of(regions: Sequence[Region]) -> list[int]:
+    """Return the region that receives each region's message, -1 for roots."""
+    parent = [-1] * len(regions)
+    for r, region in enumerate(regions):
+        for c in region.children:
+            parent[c] = r
+    return parent

@@ -18,8 +18,8 @@ from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import split_tree as kernels
 from certimap.networks.kernels.split_tree import Scratch, TreeArrays
-from certimap.networks.problem import Problem, product
-from certimap.networks.relaxation.partition import Fits, Region, limit, nuisance_first, split
+from certimap.networks.problem import Problem, product, strides_of
+from certimap.networks.relaxation.partition import Fits, Region, limit, nuisance_first, parents_of, split
 
 Kind = Literal["up", "gradient", "down"]
 PIECE = 2.0**26  # inputs read in one piece: a fraction of a second
@@ -326,9 +326,7 @@ class _Builder:
 
     def build(self) -> SplitTree:
         sizes, regions = self.problem.sizes, self.regions
-        parent = np.full(len(regions), -1, np.int64)
-        for r, region in enumerate(regions):
-            parent[list(region.children)] = r
+        parent = np.array(parents_of(regions), np.int64)
         is_query = np.array([v in self.problem.query for v in self.variables], np.uint8)
         own = np.array([self.place[r.own] for r in regions], np.int64)
         has_query = is_query[own].copy()
@@ -388,10 +386,8 @@ class _Builder:
             addressed.append((int(message_ptr[c]), separator, c, hidden))
         strides = np.zeros((len(scope), len(addressed)), np.int64)
         for i, (_, axes, _, _) in enumerate(addressed):
-            stride = 1
-            for v in reversed(axes):
+            for v, stride in strides_of(axes, sizes).items():
                 strides[scope.index(v), i] = stride
-                stride *= sizes[v]
         return _Inputs([a[0] for a in addressed], strides, [a[2] for a in addressed], [a[3] for a in addressed])
 
     def _add_table(self, r: int, axes: tuple[int, ...]) -> int:

@@ -16,7 +16,7 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
-from certimap.networks.problem import Table
+from certimap.networks.problem import Table, strides_of
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree
@@ -166,7 +166,7 @@ class AndOrSpace:
         ends = np.cumsum([0, *(t.log_values.size for t in tables)])
         columns = [np.array([self.column[v] for v in t.scope], np.int64) for t in tables]
         laid = [
-            (int(start), own, _strides(t.log_values.shape))
+            (int(start), own, self._steps(t.scope))
             for start, own, t in zip(ends[:-1], columns, tables, strict=True)
         ]
         flat = [np.ravel(t.log_values) for t in tables]
@@ -208,8 +208,12 @@ class AndOrSpace:
         if first == last or a.n_query_axes[region] < last - first:
             return None
         variables = [self.tree.variables[int(a.axes[i])] for i in range(first, last)]
-        strides = _strides([self.problem.sizes[v] for v in variables])
-        return int(a.message_ptr[region]), np.array([self.column[v] for v in variables], np.int64), strides
+        columns = np.array([self.column[v] for v in variables], np.int64)
+        return int(a.message_ptr[region]), columns, self._steps(variables)
+
+    def _steps(self, scope: Sequence[int]) -> Ints:
+        strides = strides_of(scope, self.problem.sizes)
+        return np.array([strides[v] for v in scope], np.int64)
 
     # --- questions ---------------------------------------------------------------------------------------
 
@@ -245,13 +249,6 @@ class AndOrSpace:
     def assignment(self, states: Ints) -> Mapping[int, int]:
         """Return states by query variable."""
         return {v: int(states[i]) for i, v in enumerate(self.query)}
-
-
-def _strides(sizes: Sequence[int]) -> Ints:
-    """Return the strides of a table in row-major order, in entries."""
-    strides = np.ones(len(sizes), np.int64)
-    strides[:-1] = np.cumprod(sizes[:0:-1])[::-1]
-    return strides
 
 
 def check_settings(i_bound: int, iterations: int) -> None:
