@@ -8,9 +8,9 @@ from bucket_twin import slow_skyband
 from mixture_twin import best_share
 
 from certimap.core.rounding import NEARLY
+from certimap.kernels.wide import extent
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels.mixtures import dominators
-from certimap.solvers.elimination.kernels.vector_sets import extremes
 
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):
@@ -73,10 +73,9 @@ def test_pieces_of_work_end_as_one():
 
 
 @pytest.mark.nojit
-def test_extremes():
-    values = np.array([[0.0, 3.0], [1e-300, 2.0]])
-    assert extremes(values) == (1e-300, 3.0)
-    assert extremes(np.zeros((2, 2))) == (np.inf, 0.0)
+def test_extent():
+    assert extent(np.array([0.0, 3.0, 1e-300, 2.0])) == (3.0, 1e-300)
+    assert extent(np.zeros(4)) == (0.0, np.inf)
 
 
 def test_combinations_are_at_least_what_they_stand_for():

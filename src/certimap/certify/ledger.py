@@ -72,12 +72,6 @@ def _are_disjoint(domain: Domain, masks: np.ndarray) -> bool:
     return True
 
 
-def smallest_proof(proofs: Sequence[Proof | None]) -> Proof | None:
-    """Return the smallest of several bounds on one maximum."""
-    known = [proof for proof in proofs if proof is not None]
-    return min(known, key=lambda proof: proof[0]) if known else None
-
-
 def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
     """Combine external proofs, one per part, into a bound on the whole; None if they add nothing.
 
@@ -302,7 +296,8 @@ class Ledger(Findings):
             self._draws.append(ledger._draws)
         self.log_frontier_bound = min(ledger.log_frontier_bound for ledger in ledgers)
         self.is_enumerated = any(ledger.is_enumerated for ledger in ledgers)
-        self.external = smallest_proof([ledger.external for ledger in ledgers])
+        proofs = (ledger.external for ledger in ledgers if ledger.external is not None)
+        self.external = min(proofs, key=lambda proof: proof[0], default=None)
         self.lipschitz = ledgers[0].lipschitz
 
     def _join_parts(self, ledgers: Sequence[Ledger]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from certimap.core.arrays import Floats, Ints
-from certimap.kernels.jit import jit_part
+from certimap.kernels.jit import jit, jit_part
 
 LN2 = math.log(2.0)
 ZERO = -(1 << 40)  # the exponent of 0, smaller than any other exponent
@@ -74,3 +74,14 @@ def larger(left: Any, left_exponent: Any, right: Any, right_exponent: Any) -> tu
     if right_exponent > left_exponent or (right_exponent == left_exponent and right > left):
         return right, right_exponent
     return left, left_exponent
+
+
+@jit()
+def extent(values: Floats) -> tuple[float, float]:
+    """Return the largest entry and the smallest positive one (inf without one)."""
+    top, low = 0.0, np.inf
+    for x in values:
+        top = max(top, x)
+        if x > 0.0:
+            low = min(low, x)
+    return top, low

@@ -405,21 +405,13 @@ def work_of(problem: Problem, parts: Sequence[NuisancePart]) -> float:
 
 def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[NuisancePart]:
     """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`."""
-    return [NuisancePart(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
-
-
-def _nuisance_order(part: Problem, control: Control | None, effort: float) -> Elimination:
-    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
-    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
-    return best_order(scopes, sizes, effort=effort, control=control)
-
-
-def _nuisance_parts(problem: Problem) -> list[Problem]:
-    """Return a problem per group of connected nuisance variables, with its neighbours and tables."""
-    parts: list[Problem] = []
+    parts: list[NuisancePart] = []
     for own, tables in joined_groups(problem, sorted(problem.nuisance)):
         held = {*own, *(v for t in tables for v in t.scope)}
-        parts.append(Problem({v: problem.sizes[v] for v in held}, problem.query, tuple(tables)))
+        part = Problem({v: problem.sizes[v] for v in held}, problem.query, tuple(tables))
+        sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
+        scopes = [tuple(v for v in t.scope if v in sizes) for t in tables]
+        parts.append(NuisancePart(part, best_order(scopes, sizes, effort=effort, control=control)))
     return parts
 
 

@@ -14,6 +14,7 @@ from certimap.core.arrays import Floats
 from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
+from certimap.kernels.wide import extent
 from certimap.networks.kernels import mixed as kernels
 from certimap.networks.problem import ROUNDING, Problem, product, strides_of
 from certimap.networks.relaxation.partition import Region, parents_of, split
@@ -275,7 +276,7 @@ class MixedTree:
 
 def _settled(message: MixedMessage) -> MixedMessage:
     """Scale a function whose entries stray from 1, and raise positive ones that are too small for products."""
-    top, low = kernels.extent(message.values)
+    top, low = extent(message.values)
     if top == 0.0:
         return message._replace(least=0.0, most=0.0)
     shift = math.frexp(top)[1]

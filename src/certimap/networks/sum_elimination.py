@@ -224,17 +224,11 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     step = max(1, math.ceil(len(ordered) / ROUNDS))
     for n_fixed in (*range(0, len(ordered) + 1, step), len(ordered)):
         part = restrict(everything, {v: np.array([found[v]]) for v in ordered[:n_fixed]})
-        total = _part_of_sum(part, PART_WORK if n_fixed < len(ordered) else math.inf)
+        known = cheap_plan(part, PART_WORK if n_fixed < len(ordered) else math.inf)
+        try:
+            total = None if known is None else log_evidence(part, known=known)
+        except ImpossibleEvidence:
+            return -math.inf
         if total is not None:
-            return total
+            return total.log_value - total.log_slack
     raise AssertionError("nothing is left to sum, and the sum has no value")
-
-
-def _part_of_sum(part: Problem, most_entries: float) -> float | None:
-    """Return the log of a sum, rounded down; None if it needs more than `most_entries` entries."""
-    try:
-        known = cheap_plan(replace(part, query=frozenset()), most_entries)
-        total = None if known is None else log_evidence(part, known=known)
-    except ImpossibleEvidence:
-        return -math.inf
-    return None if total is None else total.log_value - total.log_slack

@@ -220,7 +220,10 @@ def choose(posterior: Posterior) -> Solver:
     if isinstance(posterior, Guesses):
         return make("guess")
     is_listed = not isinstance(posterior, TwoSided)  # otherwise listing would not give exact values
-    if is_listed and _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
+    limit = math.inf
+    if isinstance(posterior, Probes | Bounds):
+        limit = SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
+    if is_listed and _is_small(posterior.domain, posterior.facts.work, limit):
         return make("exhaustive")
     if isinstance(posterior, AsNetwork) and posterior.as_network is not None and posterior.facts.work > DEAR_TREE:
         return make("portfolio")
@@ -266,13 +269,6 @@ def _is_small(domain: Domain, work: float, limit: float) -> bool:
     if domain.log_size > math.log(SMALL_SPACE) + 1e-9:
         return False
     return math.exp(domain.log_size) * work <= limit
-
-
-def _listing_limit(posterior: Posterior) -> float:
-    """Return the largest work, in edge visits, for which `auto` enumerates all points."""
-    if not isinstance(posterior, Probes | Bounds):
-        return math.inf
-    return SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
 
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:

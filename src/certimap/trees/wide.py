@@ -9,7 +9,7 @@ import numpy as np
 
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.axes import spread
-from certimap.kernels.wide import LN2, WideArrays
+from certimap.kernels.wide import LN2, ZERO, WideArrays
 from certimap.trees.kernels import wide_passes as kernels
 
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # exact when multiplied by an integer below 2^21
@@ -27,12 +27,9 @@ class Wide:
     log_error: float = 0.0  # a bound on the accumulated rounding error of the log of any entry, in nats
 
     @classmethod
-    def of_values(cls, values: Floats) -> Wide:
-        """Convert doubles exactly."""
-        values = np.asarray(values, np.float64)
-        mantissa, exponent = np.empty(values.shape), np.empty(values.shape, np.int64)
-        kernels.split(values.ravel(), mantissa.reshape(-1), exponent.reshape(-1))
-        return cls(mantissa, exponent)
+    def of_values(cls, values: Floats, exponent: Ints | int = 0) -> Wide:
+        """Convert doubles in units of 2^exponent exactly."""
+        return cls(*_normal(np.asarray(values, np.float64), exponent))
 
     @classmethod
     def of_logs(cls, logs: Floats) -> Wide:
@@ -43,9 +40,7 @@ class Wide:
         mantissa = np.array(np.where(finite, np.exp((logs - exponent * _LN2_HIGH) - exponent * _LN2_LOW), 0.0))
         largest = float(np.max(np.abs(logs), initial=0.0))
         error = (largest + 3.0) * _UNIT if largest else 0.0
-        exponents = np.array(exponent, np.int64)
-        kernels.normalise(mantissa.reshape(-1), exponents.reshape(-1))
-        return cls(mantissa, exponents, error)
+        return cls(*_normal(mantissa, exponent.astype(np.int64)), error)
 
     @classmethod
     def product(cls, tables: Sequence[Wide], shape: tuple[int, ...]) -> Wide:
@@ -61,9 +56,8 @@ class Wide:
             exponent += table.exponent
             error += table.log_error + _UNIT
             if i % _MANY == _MANY - 1:
-                kernels.normalise(mantissa.reshape(-1), exponent.reshape(-1))
-        kernels.normalise(mantissa.reshape(-1), exponent.reshape(-1))
-        return cls(mantissa, exponent, error)
+                mantissa, exponent = _normal(mantissa, exponent)
+        return cls(*_normal(mantissa, exponent), error)
 
     @classmethod
     def empty(cls, shape: Sequence[int]) -> Wide:
@@ -88,7 +82,7 @@ class Wide:
     @property
     def smallest_exponent(self) -> int:
         """The exponent of the smallest positive entry, 0 if none is below 1."""
-        return int(kernels.smallest_exponent(self.mantissa.ravel(), self.exponent.ravel()))
+        return int(np.min(self.exponent, where=self.mantissa > 0.0, initial=0))
 
     def view(self, change: Callable[[Array], Array]) -> Wide:
         """Apply a function that only moves entries (an index, a transposition, a new shape)."""
@@ -100,9 +94,7 @@ class Wide:
 
     def values(self) -> Floats:
         """Return doubles; tiny numbers become denormals or 0."""
-        values = np.empty(self.shape)
-        kernels.join(self.mantissa.ravel(), self.exponent.ravel(), values.reshape(-1))
-        return values
+        return np.ldexp(self.mantissa, np.clip(self.exponent, -2000, 2000).astype(np.int32))
 
     def logs(self) -> Floats:
         """Return natural logs."""
@@ -118,6 +110,12 @@ class Wide:
         kernels.divide_rows(given, found, total.view(lambda values: values.reshape(-1)).pair)
         error = self.log_error + n * _UNIT
         return Wide(share.mantissa, share.exponent, error + _UNIT), Wide(total.mantissa, total.exponent, error)
+
+
+def _normal(mantissa: Floats, exponent: Ints | int) -> tuple[Floats, Ints]:
+    """Bring mantissas into [1/2, 1)."""
+    found, places = np.frexp(mantissa)
+    return found, np.where(found > 0.0, np.asarray(exponent, np.int64) + places, ZERO)
 
 
 def as_wide(values: Floats | Wide) -> Wide:

@@ -146,17 +146,6 @@ def combine(tables: Tables, moves: Moves, n_own: int, is_max: bool, start: int, 
 
 
 @jit()
-def extent(values: Floats) -> tuple[float, float]:
-    """Return the largest entry and the smallest positive one (inf without one)."""
-    top, low = 0.0, np.inf
-    for x in values:
-        top = max(top, x)
-        if x > 0.0:
-            low = min(low, x)
-    return top, low
-
-
-@jit()
 def settle(values: Floats, factor: float, floor: float) -> None:
     """Multiply all entries by a factor, and raise positive ones below `floor` to it; a 0 stays a 0."""
     for i in range(len(values)):

@@ -12,7 +12,7 @@ from certimap.core.arrays import Flags, Floats, Ints, Ints16
 from certimap.core.control import Control
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import SAFE
-from certimap.kernels.wide import ZERO, WideArrays
+from certimap.kernels.wide import ZERO, WideArrays, extent
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband
@@ -190,13 +190,12 @@ class VectorSet:
         """Return the pointwise maximum of each context, shape (contexts, hidden states)."""
         out = np.empty((len(self.ptr) - 1, self.values.shape[1]))
         kernels.context_maxima(self.values, self.ptr, out)
-        found = Wide(out, np.empty(out.shape, np.int64))
-        kernels.unframed(out, self.frame.exponent, self.frame.offsets, found.pair)
-        return found
+        frame = self.frame
+        return Wide.of_values(out, frame.exponent if frame.is_flat else frame.exponent + frame.offsets)
 
     def rescaled(self) -> VectorSet:
         """Scale the largest value to about 1, by a power of two; note whether the smallest is safe to multiply."""
-        smallest, largest = kernels.extremes(self.values)
+        largest, smallest = extent(self.values.reshape(-1))
         places = math.frexp(largest)[1] if largest > 0.0 else 0
         places = places if abs(places) > 60 else 0
         self.is_whole = self.is_whole and math.ldexp(smallest, -places) >= SAFE

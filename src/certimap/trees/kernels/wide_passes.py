@@ -6,8 +6,7 @@ mantissas and exponents; see `certimap.kernels.wide`.
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -230,40 +229,6 @@ def cumulate_wide(a: RegionArrays, mask: Flags, joint: WideArrays, cumulative: F
                     if x > 0.0 and (column < 0 or mask[column + v]):
                         total += shifted(x, top - e)
                     cumulative[t + v] = total
-
-
-@jit()
-def split(values: Floats, mantissa: Floats, exponent: Ints) -> None:
-    """Write doubles as mantissas and exponents."""
-    for i in range(len(values)):
-        if values[i] == 0.0:
-            mantissa[i], exponent[i] = 0.0, ZERO
-        else:
-            mantissa[i], exponent[i] = math.frexp(values[i])
-
-
-@jit()
-def join(mantissa: Floats, exponent: Ints, values: Floats) -> None:
-    """Write wide numbers as doubles; tiny numbers become denormals or 0."""
-    for i in range(len(mantissa)):
-        values[i] = math.ldexp(mantissa[i], int(min(max(exponent[i], -2000), 2000)))
-
-
-@jit()
-def smallest_exponent(mantissa: Floats, exponent: Ints) -> Any:
-    """Return the exponent of the smallest positive entry, 0 if none is below 1."""
-    smallest = 0
-    for i in range(len(mantissa)):
-        if mantissa[i] > 0.0:
-            smallest = min(smallest, exponent[i])
-    return smallest
-
-
-@jit()
-def normalise(mantissa: Floats, exponent: Ints) -> None:
-    """Bring mantissas into [1/2, 1), in place."""
-    for i in range(len(mantissa)):
-        mantissa[i], exponent[i] = normal(mantissa[i], exponent[i])
 
 
 @jit()

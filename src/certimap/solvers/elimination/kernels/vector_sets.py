@@ -148,16 +148,6 @@ def frame(matrix: WideArrays, offsets: Ints) -> tuple[int, bool]:
 
 
 @jit()
-def unframed(values: Floats, base: int, offsets: Ints, out: WideArrays) -> None:
-    """Write values 2^(base + offsets) as wide numbers; `offsets` may be empty."""
-    has_offsets = offsets.size > 0
-    for c in range(values.shape[0]):
-        for h in range(values.shape[1]):
-            e = base + offsets[c, h] if has_offsets else base
-            out.mantissa[c, h], out.exponent[c, h] = normal(values[c, h], e)
-
-
-@jit()
 def framed_table(
     table: WideArrays,
     shape: tuple[int, int, int, int, int],
@@ -368,19 +358,6 @@ def filter_rows(
                 total += values[i, h] * functional[c, h]
             scores[i] = total
             alive[i] = total > threshold
-
-
-@jit()
-def extremes(values: Floats) -> tuple[float, float]:
-    """Return the smallest positive entry (inf if all are 0) and the largest entry."""
-    smallest, largest = np.inf, 0.0
-    for i in range(values.shape[0]):
-        for h in range(values.shape[1]):
-            x = values[i, h]
-            largest = max(largest, x)
-            if x > 0.0:
-                smallest = min(smallest, x)
-    return smallest, largest
 
 
 @jit()
