@@ -186,16 +186,18 @@ class Ledger(Findings):
                 self.log_closed_bound, bounds.round_up(float(np.max(log_bound)), self._slack)
             )
 
-    def frontier(self, log_open_measure: float | None, log_open_bound: float) -> None:
+    def frontier(self, log_open_measure: float | None, log_open_bound: float, *, is_rounded: bool = False) -> None:
         """State the open boxes: ln of their total measure (as in `close`) and their largest log bound.
 
-        Both are -inf when none is open. All other points must have been closed or settled. Raises UnbalancedBooks
-        when closed, settled and open boxes do not make up the space, or when the bounds are too low for the
-        probability that is not yet evaluated.
+        `is_rounded`: the bound holds for exact sums of the model's logs, whatever the oracle's rounding.
+
+        Both logs are -inf when none is open. All other points must have been closed or settled. Raises
+        UnbalancedBooks when closed, settled and open boxes do not make up the space, or when the bounds are too
+        low for the probability that is not yet evaluated.
         """
         log_open_bound = float(checked_logs(float(log_open_bound), "open boxes were reported with the bound"))
         self._books.check_open(log_open_measure)
-        open_bound = bounds.round_up(log_open_bound, self._slack)
+        open_bound = log_open_bound if is_rounded else bounds.round_up(log_open_bound, self._slack)
         log_open_mass = log_open_measure if self._books.measure == "mass" else None
         if log_open_mass is not None:
             open_bound = min(open_bound, bounds.round_up(log_open_mass, self._slack))

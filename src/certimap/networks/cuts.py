@@ -6,6 +6,7 @@ functions with graph cuts" (2007).
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -359,9 +360,13 @@ def _balanced(problem: Problem) -> tuple[FineIntegers, Ints, Binary] | None:
     if not is_binary(problem):
         return None
     joined = problem.joined
-    degree = int(np.unique(joined.scopes[1], return_counts=True)[1].max(initial=0))
+    pointers, scopes = joined.scopes
     spans = np.where(joined.tops > -np.inf, joined.tops - joined.lowest(), 0.0)
-    fine = to_fine_integers(problem, 4 * (degree + 1), max(float(spans.max(initial=0.0)), 1.0))
+    reach = max(float(spans.max(initial=0.0)), 1.0)
+    # What a variable's tables span together, four times, is the most that moves make of any entry but a pair's,
+    # which grow sevenfold.
+    most = float(np.bincount(scopes, np.repeat(spans, np.diff(pointers))).max(initial=0.0))
+    fine = to_fine_integers(problem, math.ceil(4.0 * max(most, reach) / reach), reach)
     variables, model = binary_of(problem, fine.values)
     return (fine, variables, model) if is_balanced(model) else None
 

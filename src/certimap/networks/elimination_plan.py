@@ -146,17 +146,20 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
     n_states = np.array([problem.sizes[v] for v in order], np.int64)
     products = 2.0 ** np.minimum(cliques.log2_entries(n_states), MOST_LOG2)
     messages = products / np.maximum(n_states, 1)
-    # A large message goes when it has been multiplied, small ones and all best states when decoding is over.
-    is_small = products <= SMALL_PRODUCT
+    # A large message goes when it has been multiplied, or is written over by one of its size; small ones and all
+    # best states go when decoding is over.
+    is_small, overwritten = products <= SMALL_PRODUCT, _overwritten(messages, cliques.parents)
     released = np.zeros(len(n_states))
     goes = np.flatnonzero(~is_small & (cliques.parents >= 0))
     np.add.at(released, cliques.parents[goes], 8.0 * messages[goes])
     taken = messages * (8.0 + np.where(is_small, 2.0, bits_of_state(n_states) / 8.0))
-    held = np.cumsum(taken) - (np.cumsum(released) - released)
+    held = np.cumsum(taken) - (np.cumsum(released) - released) - 8.0 * overwritten
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
     largest = float(products.max(initial=0.0))
     blocks = np.minimum(3.0 * products, BLOCKS * BLOCK)
-    summed = 8.0 * (float((_live(messages, cliques.parents) + blocks).max(initial=0.0)) + problem.n_entries)
+    summed = 8.0 * (
+        float((_live(messages, cliques.parents) - overwritten + blocks).max(initial=0.0)) + problem.n_entries
+    )
     return EliminationPlan(
         order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, largest, cliques
     )
@@ -168,6 +171,13 @@ def _live(messages: Floats, parents: Ints) -> Floats:
     goes = np.flatnonzero(parents >= 0)
     np.add.at(released, parents[goes], messages[goes])
     return np.cumsum(messages) - (np.cumsum(released) - released)
+
+
+def _overwritten(messages: Floats, parents: Ints) -> Floats:
+    """Return the entries of each large message that take the place of the largest one that it is made of."""
+    largest, goes = np.zeros(len(messages)), np.flatnonzero(parents >= 0)
+    np.maximum.at(largest, parents[goes], messages[goes])
+    return np.where((largest == messages) & (messages > SMALL_PRODUCT), messages, 0.0)
 
 
 def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list[int]:
@@ -217,11 +227,6 @@ def first_places(cliques: Cliques, joined: Joined) -> Ints:
     """Return the place of the first variable of each table to be eliminated, which is where it is multiplied."""
     pointers, scopes = joined.scopes
     return np.minimum.reduceat(cliques.place[scopes], pointers[:-1]) if len(joined.tables) else scopes
-
-
-def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
-    """Return the smallest type that holds a state."""
-    return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
 
 
 def bits_of_state(n_states: Ints | int) -> Ints:
@@ -310,33 +315,30 @@ class Pieces:
         self._buckets = buckets
         self.buffer: Values = np.empty(buckets.n_buffered, tables.dtype)
         self.buffer[: len(tables)] = tables
-        self._large: dict[int, Values] = {}
+        self._large: dict[int, Table] = {}
 
-    def put(self, i: int, message: Values) -> None:
-        """Store the message of a bucket."""
+    def put(self, i: int, message: Table) -> None:
+        """Store the message of a bucket, its axes in any order."""
         start = int(self._buckets.arrays.start[self._buckets.n_tables + i])
         if start < 0:
             self._large[i] = message
         else:
-            self.buffer[start : start + message.size] = message.reshape(-1)
+            values = spread(message.log_values, message.scope, self._buckets.plan.separators[i])
+            self.buffer[start : start + values.size] = values.reshape(-1)
 
     def get(self, piece: int) -> Table:
         """Return a table, or the message of a bucket."""
         a, i = self._buckets.arrays, piece - self._buckets.n_tables
-        scope = self._buckets.tables[piece].scope if i < 0 else self._buckets.plan.separators[i]
         if i in self._large:
-            return Table(scope, self._large[i])
+            return self._large[i]
+        scope = self._buckets.tables[piece].scope if i < 0 else self._buckets.plan.separators[i]
         shape = a.sizes[a.members[a.first[piece] : a.last[piece]]].tolist()
         start = int(a.start[piece])
         return Table(scope, self.buffer[start : start + math.prod(shape)].reshape(shape))
 
     def inputs(self, i: int) -> list[Table]:
-        """Return the tables that a bucket multiplies, axes in elimination order."""
-        found: list[Table] = []
-        for scope, values in map(self.get, self._buckets.inputs(i)):
-            ordered = tuple(v for v in self._buckets.scope(i) if v in scope)
-            found.append(Table(ordered, np.ascontiguousarray(spread(values, scope, ordered))))
-        return found
+        """Return the tables that a bucket multiplies."""
+        return list(map(self.get, self._buckets.inputs(i)))
 
     def drop_inputs(self, i: int) -> None:
         """Free the large messages that a bucket has multiplied."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,9 +21,10 @@ from certimap.core.search_boxes import Answers, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import relative_to
-from certimap.networks.elimination_plan import Buckets, EliminationPlan, plan, stretches, summed
+from certimap.networks.elimination_plan import SMALL_PRODUCT, Buckets, EliminationPlan, plan, stretches, summed
+from certimap.networks.large_buckets import eliminated
 from certimap.networks.posterior import NetworkPosterior, NetworkProber
-from certimap.networks.problem import Prepared, Problem, restrict
+from certimap.networks.problem import Prepared, Problem, Table, restrict
 from certimap.networks.sum_elimination import sum_all
 
 PASSES = 5  # over all tables, that weighing a box and its columns takes
@@ -216,7 +217,7 @@ class StreamedSum:
         workers: int | None = None,
     ) -> None:
         control = control or Control()
-        self._problem, self._plan, self._masks = problem, plan, masks or {}
+        self._problem, self._plan, self._masks, self._control = problem, plan, masks or {}, control
         self._buckets, self._borders = Buckets(problem, plan), stretches(problem, plan, control)
         self._pace = WorkClock(control, DOING, SECONDS_PER_ENTRY)
         self._in_logs, self._workers = False, workers or default_workers()
@@ -262,7 +263,7 @@ class StreamedSum:
                 if piece >= self._buckets.n_tables:
                     child = piece - self._buckets.n_tables
                     rest = [*masked[:k], *masked[k + 1 :]]
-                    down[child] = self._settled(self._summed(rest, scope, self._plan.separators[child]))
+                    down[child] = self._summed(rest, scope, self._plan.separators[child])
         return math.fsum([float(self._problem.constant), *self._roots.values()]), found
 
     def _held(self, parts: Sequence[_Part], scope: tuple[int, ...]) -> Floats:
@@ -319,7 +320,7 @@ class StreamedSum:
             scope = self._buckets.scope(i)
             self._pace.ahead(ENTRIES_PER_BUCKET + self._n_entries(scope))
             parts = [*self._inputs(i, messages), *self._mask(i)]
-            message = self._settled(self._summed(parts, scope, scope[1:]))
+            message = self._summed(parts, scope, scope[1:])
             if len(scope) == 1:
                 value = message.values if self._in_logs else _log(message.values)
                 self._roots[i] = message.scale + float(value)
@@ -355,25 +356,31 @@ class StreamedSum:
         return _log(np.asarray(values)) if self._in_logs else np.asarray(values)
 
     def _summed(self, parts: Sequence[_Part], scope: tuple[int, ...], onto: tuple[int, ...]) -> _Part:
-        """Return a product summed over the variables of a scope that are not in `onto`, small parts first."""
+        """Return a product summed over the variables of a scope that are not in `onto`.
+
+        It is divided by its largest number; its scale absorbs the factor.
+        """
         if not self._in_logs and sum(p.log2_least for p in parts) < SAFE_LOG2:
             raise _Unsafe
+        sizes, scale = self._problem.sizes, math.fsum(p.scale for p in parts)
         dropped = [v for v in scope if v not in onto]
-        pairs = [(p.scope, p.values) for p in parts]
-        values = summed(pairs, onto, dropped, self._problem.sizes, self._workers, in_logs=self._in_logs)
-        return _Part(onto, values, math.fsum(p.scale for p in parts))
-
-    def _settled(self, part: _Part) -> _Part:
-        """Divide a function, in place, by its largest number; its scale absorbs the factor."""
-        values = part.values
-        top = float(values.max())
+        is_large = parts and not self._in_logs and len(dropped) == 1 and self._n_entries(scope) > SMALL_PRODUCT
+        if is_large and dropped[0] in max(parts, key=lambda p: p.values.size).scope:
+            tables, check = [Table(p.scope, p.values) for p in parts], partial(self._control.check, DOING)
+            found = eliminated(dropped[0], onto, tables, sizes, self._workers, check, factor=1.0)
+            (onto, values), top, least = found.table, float(found.top), float(found.least)
+        else:
+            pairs = [(p.scope, p.values) for p in parts]
+            values = summed(pairs, onto, dropped, sizes, self._workers, in_logs=self._in_logs)
+            top, least = float(values.max()), math.inf
         if self._in_logs:
-            return part._replace(values=values - top, scale=part.scale + top) if top > -np.inf else part
+            return _Part(onto, values - top, scale + top) if top > -np.inf else _Part(onto, values, scale)
         if top <= 0.0:
-            return part
+            return _Part(onto, values, scale)
+        if math.isinf(least):
+            least = float(values.min(where=values > 0.0, initial=top))
         values /= top
-        least = float(values.min(where=values > 0.0, initial=1.0))
-        return part._replace(scale=part.scale + math.log(top), log2_least=math.log2(least))
+        return _Part(onto, values, scale + math.log(top), math.log2(least / top))
 
 
 def _log(values: Floats) -> Floats:

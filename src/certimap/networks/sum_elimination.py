@@ -15,8 +15,9 @@ from certimap.core.rounding import SAFE_LOG2
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import PointEvaluator, Total, climbed, ordered_parts
-from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, cheap_plan, plan, summed
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, cheap_plan, plan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
+from certimap.networks.large_buckets import eliminated
 from certimap.networks.problem import ROUNDING, Problem, by_degree, problem_of, restrict
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LN2 = math.log(2.0)
 SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
+FAR = 64  # powers of two that a message may be off its scale until it is multiplied
 ENTRIES_PER_SUM = 5_000  # fixed cost of a sum over one variable, in entries
 
 
@@ -128,6 +130,7 @@ class _Pass:
         self._problem, self._pieces, self._scratch = problem, Pieces(self.buckets, tables), self.buckets.scratch()
         self._acc, self._log2_least = np.empty(self.buckets.largest), np.concatenate([log2_least, np.zeros(n)])
         self.log_roots, self.totals = np.zeros(n), np.zeros(2)
+        self._shifts: dict[int, int] = {}  # of large messages: they are left as they are, times 2^shift
         self.inputs_per_sum = (len(problem.tables) + n) / max(n, 1) + 2.0
 
     def small(self, run: Run) -> int:
@@ -146,20 +149,22 @@ class _Pass:
         if not tables:  # no table mentions it
             self.log_roots[i] = math.log(self._problem.sizes[scope[0]])
             return DONE
-        message = summed(tables, scope[1:], scope[:1], self._problem.sizes, self._workers)
+        n, sizes = self.buckets.n_tables, self._problem.sizes
+        factor = 2.0 ** -sum(self._shifts.pop(k - n, 0) for k in self.buckets.inputs(i))
+        found = eliminated(scope[0], scope[1:], tables, sizes, self._workers, factor=factor, overwrites=True)
         self._pieces.drop_inputs(i)
-        largest = float(message.max())
-        if largest <= 0.0:
+        if found.top <= 0.0:
             return IMPOSSIBLE
-        _, shift = math.frexp(largest)
+        shift = math.frexp(found.top)[1]
         self.totals[0] += shift
+        self._log2_least[n + i] = math.log2(found.least) - shift
         if len(scope) == 1:
-            self.log_roots[i] = math.log(math.ldexp(largest, -shift))
-            return DONE
-        np.ldexp(message, -shift, out=message)
-        least = float(message.min(where=message > 0.0, initial=1.0))
-        self._log2_least[self.buckets.n_tables + i] = math.log2(least)
-        self._pieces.put(i, message)
+            self.log_roots[i] = math.log(math.ldexp(found.top, -shift))
+        elif self.buckets.arrays.start[n + i] >= 0 or abs(shift) > FAR:
+            np.ldexp(found.table.log_values, -shift, out=found.table.log_values)
+        else:
+            self._shifts[i] = shift
+        self._pieces.put(i, found.table)
         return DONE
 
 

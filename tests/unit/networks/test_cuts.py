@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -148,6 +149,32 @@ def test_balanced_grids_are_exact_at_once(swaps: bool) -> None:
     assert best <= found[1] <= best + 1e-9
     wide = cm.map_query(grid(40, 2, swaps=swaps), epsilon=0, delta=0, max_nodes=1, rng=0)
     assert wide.certificate.kind.value == "exact"
+
+
+def test_far_from_zero_a_cut_is_still_exact() -> None:
+    """Logs that are given as logs are not rounded, so that 4e5 nats leave room for the tolerance."""
+    model = grid(13, 4, swaps=False)
+    factors = [*model.factors, cm.Factor.from_log([0], np.full(2, 4e5))]
+    found = cm.map_query(cm.MarkovNetwork(model.domain, factors), epsilon=0, delta=0, max_nodes=1, rng=0)
+    assert found.solver == "hbfs"
+    assert found.certificate.kind.value == "exact"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bound_holds_for_sums_without_rounding(seed: int) -> None:
+    """Rounded logs of all sizes: the bound is above the exact sum of the best assignment, by little."""
+    r = np.random.default_rng(seed)
+    tables = [Table((v,), r.normal(size=2) * 10.0 ** r.uniform(-20, 6)) for v in range(6)]
+    tables += [Table((v, v + 1), r.normal() * 10.0 ** r.uniform(-20, 6) + np.eye(2)) for v in range(5)]
+    problem = Problem(dict.fromkeys(range(6), 2), frozenset(range(6)), tuple(tables), float(r.normal()))
+    found = cuts.solved(problem)
+    assert found is not None
+    exact = max(
+        sum((Fraction(float(t.log_values[tuple(x[list(t.scope)])])) for t in tables), Fraction(problem.constant))
+        for x in _points(6)
+    )
+    reach = problem.joined.reach()
+    assert exact <= Fraction(found[1]) <= exact + Fraction(4e-16 * reach + 1e-14)
 
 
 def test_a_cut_needs_no_elimination_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.networks import elimination_plan
-from certimap.networks import max_elimination as module
-from certimap.networks.elimination_plan import best_type, plan
+from certimap.networks import elimination_plan, large_buckets
+from certimap.networks.elimination_plan import plan
+from certimap.networks.large_buckets import best_type
 from certimap.networks.max_elimination import MaxElimination, PackedStates
 from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
 
@@ -20,8 +20,8 @@ def small_limit(request, monkeypatch):
     """Which products are small: all, some, or none."""
     if request.param != "one pass":
         monkeypatch.setattr(elimination_plan, "SMALL_PRODUCT", 6 if request.param == "mixed" else 0)
-        monkeypatch.setattr(module, "SMALL_TABLE", 0)
-        monkeypatch.setattr(module, "LEAST_ROW", 1)
+        monkeypatch.setattr(large_buckets, "SMALL_TABLE", 0)
+        monkeypatch.setattr(large_buckets, "LARGEST_ROW", 2 if request.param == "mixed" else 8)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -71,6 +71,6 @@ def test_the_reach_follows_the_widest_table():
 def test_states_of_few_bits_are_read_back(n_states):
     shape = (3, 5, 7)
     states = np.random.default_rng(n_states).integers(0, n_states, shape).astype(best_type(n_states))
-    packed = PackedStates(states, n_states)
+    packed = PackedStates(states, n_states, (0, 1, 2))
     assert [packed.at(np.array(k)) for k in np.ndindex(*shape)] == states.ravel().tolist()
-    assert PackedStates(states[0, 0, 0], n_states).at(np.zeros(0, np.int64)) == states[0, 0, 0]
+    assert PackedStates(states[0, 0, 0], n_states, ()).at(np.zeros(0, np.int64)) == states[0, 0, 0]

@@ -1,20 +1,22 @@
-"""Elimination of buckets: runs of small ones in one pass, and the maxima of large ones block by block."""
+"""Elimination of buckets: runs of small ones in one pass, and large ones block by block."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Flags, Floats, Ints
+from certimap.core.arrays import Floats, Ints
 from certimap.kernels.jit import Scalar, jit, jit_part
 
 Places = NDArray[np.uint16]
+Numbers = NDArray[Any]
 HARD = -(2**60)
 FLOOR = -(2**59)
 DONE, IMPOSSIBLE, UNSAFE = 0, 1, 2
+CONSTANT, ROW, GATHERED = 0, 1, 2
 
 
 class BucketArrays(NamedTuple):
@@ -214,74 +216,104 @@ def sum_buckets(
     return DONE
 
 
-MAX_TABLES = 6
-
-
 @jit_part
-def _add(acc: Ints, table: Ints, row: int, is_row: bool, n_low: int) -> None:
-    """Add a row of a table, or one entry of it, to every element of `acc`."""
-    if is_row:
+def _join(
+    acc: Numbers, table: Numbers, at: Scalar, kind: Scalar, places: Ints, n_low: Scalar, is_sum: Scalar
+) -> None:
+    """Multiply, or in logs add, a row of a table to `acc`."""
+    entry, row = table[at], table[at : at + n_low]  # slices, unlike entries beyond a start, are read as vectors
+    if kind == CONSTANT and is_sum:
         for low in range(n_low):
-            acc[low] += table[row + low]
+            acc[low] *= entry
+    elif kind == CONSTANT:
+        for low in range(n_low):
+            acc[low] += entry
+    elif kind == ROW and is_sum:
+        for low in range(n_low):
+            acc[low] *= row[low]
+    elif kind == ROW:
+        for low in range(n_low):
+            acc[low] += row[low]
+    elif is_sum:
+        for low in range(n_low):
+            acc[low] *= table[at + places[low]]
     else:
-        shift = table[row]
         for low in range(n_low):
-            acc[low] += shift
+            acc[low] += table[at + places[low]]
 
 
 @jit()
-def max_out(
+def reduce_out(
     start: int,
     stop: int,
     n_states: int,
-    tables: tuple[Ints, Ints, Ints, Ints, Ints, Ints],
+    n_tables: int,
+    tables: tuple[Numbers, ...],
     rows: Ints,
     strides: Ints,
-    is_row: Flags,
-    out: Ints,
+    kinds: Ints,
+    places: Ints,
+    factor: float,
+    is_sum: bool,
+    targets: Ints,
+    out: Numbers,
     best: NDArray[np.integer],
+    extremes: Numbers,
 ) -> None:
-    """Write max over states s of the sum of tables, and the first state that attains it.
+    """Write the sum over states s of a product of tables, or the maximum of a sum and the state that attains it.
 
-    `start`, `stop`: blocks of the output to write.
-    `n_states`: of the variable that is maximised out.
-    `tables`: flat; those beyond the rows of `rows` are not read.
+    `start`, `stop`: groups of blocks to write. A group is read before it is written, so that `out` may be a table
+    whose entries for each group lie in the group's place.
+    `n_states`: of the variable that is eliminated.
     `rows`: shape (n_tables, n_blocks): where a table's entries for a block begin, at state 0.
     `strides`: shape (n_tables,): how far a table's entries for the next state are; 0 where it lacks the variable.
-    `is_row`: whether a table has one entry per element of a block, or one per block.
-    `out`: shape (n_blocks, n_low), in units; best: unsigned integers of the same shape, or (0, 0) when not wanted.
+    `kinds`: shape (n_tables,): whether a table has one entry for a block, a row in the output's order, or entries
+    at `places`, shape (n_tables, n_low), after the first.
+    `factor`: what a product begins with.
+    `is_sum`: else logs are integers, in units.
+    `targets`: shape (n_groups, blocks in a group): the number of each block.
+    `out`: shape (n_blocks, n_low); `best`: unsigned integers of the same shape, or (0, 0) when not wanted; of
+    several states that attain a maximum the first.
+    `extremes`: shape (n_groups, 2): at `start`, the largest and the least positive entry are written.
     """
-    n_tables, n_low = len(rows), out.shape[1]
-    t0, t1, t2, t3, t4, t5 = tables
-    acc = np.empty(n_low, np.int64)
-    top = np.empty(n_low, np.int64)
-    arg = np.empty(n_low, np.int64)
-    for block in range(start, stop):
-        for s in range(n_states):
-            for low in range(n_low):
-                acc[low] = 0
-            _add(acc, t0, rows[0, block] + s * strides[0], is_row[0], n_low)
-            if n_tables > 1:
-                _add(acc, t1, rows[1, block] + s * strides[1], is_row[1], n_low)
-            if n_tables > 2:
-                _add(acc, t2, rows[2, block] + s * strides[2], is_row[2], n_low)
-            if n_tables > 3:
-                _add(acc, t3, rows[3, block] + s * strides[3], is_row[3], n_low)
-            if n_tables > 4:
-                _add(acc, t4, rows[4, block] + s * strides[4], is_row[4], n_low)
-            if n_tables > 5:
-                _add(acc, t5, rows[5, block] + s * strides[5], is_row[5], n_low)
-            if s == 0:
+    n_low, n_together = out.shape[1], targets.shape[1]
+    acc, tops = np.empty(n_low, out.dtype), np.empty((n_together, n_low), out.dtype)
+    arg = np.zeros(n_low, best.dtype)
+    high, least = np.full(n_low, extremes[start, 0]), np.full(n_low, extremes[start, 1])
+    for group in range(start, stop):
+        for j in range(n_together):
+            block, top = group * n_together + j, tops[j]
+            for s in range(n_states):
                 for low in range(n_low):
-                    top[low] = max(acc[low], HARD)
-                    arg[low] = 0
-            else:
-                for low in range(n_low):
-                    better = acc[low] > top[low]
-                    top[low] = acc[low] if better else top[low]
-                    arg[low] = s if better else arg[low]
-        for low in range(n_low):
-            out[block, low] = top[low]
-        if best.shape[0]:
+                    acc[low] = factor
+                for k in range(n_tables):
+                    _join(acc, tables[k], rows[k, block] + s * strides[k], kinds[k], places[k], n_low, is_sum)
+                if s == 0:
+                    for low in range(n_low):
+                        top[low] = acc[low] if is_sum or acc[low] > HARD else HARD
+                        arg[low] = 0
+                elif is_sum:
+                    for low in range(n_low):
+                        top[low] += acc[low]
+                else:
+                    for low in range(n_low):
+                        better = acc[low] > top[low]
+                        top[low] = acc[low] if better else top[low]
+                        arg[low] = s if better else arg[low]
+            if best.shape[0]:
+                best[targets[group, j]] = arg
+        for j in range(n_together):
+            top, written = tops[j], out[targets[group, j]]
             for low in range(n_low):
-                best[block, low] = arg[low]
+                value = top[low]
+                written[low] = value
+                high[low] = value if value > high[low] else high[low]
+                least[low] = value if 0 < value < least[low] else least[low]
+    extremes[start, 0], extremes[start, 1] = high.max(), least.min()
+
+
+@jit()
+def lower(values: Ints, top: int, lowest: int) -> None:
+    """Subtract the largest entry from logs in place, and raise finite ones to the lowest allowed value."""
+    for k in range(len(values)):
+        values[k] = max(values[k] - top, lowest) if values[k] > FLOOR else HARD
