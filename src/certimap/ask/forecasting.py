@@ -158,7 +158,10 @@ def forecast(
     seed_checked(rng, QueryError)
     _check_posterior(posterior)
     domain, facts = posterior.domain, posterior.facts
-    points = np.concatenate(list(_first_look(posterior, np.random.default_rng(rng))))
+    looked = list(_first_look(posterior, np.random.default_rng(rng)))
+    if not looked:
+        raise QueryError(f"a {type(posterior).__name__} has no draws to forecast from; map_query answers it")
+    points = np.concatenate(looked)
     log_probs = posterior.log_prob(points)
     best = int(np.argmax(log_probs))
     log_found = float(log_probs[best])

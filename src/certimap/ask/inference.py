@@ -321,9 +321,11 @@ def sample(
     limits = _limits(workers, time_limit, max_memory)
     posterior = _summed(model, variables, evidence, limits)
     if not isinstance(posterior, Draws):
-        raise QueryError(
-            f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"
-        )
+        cut = [model.domain.names[i] for i in make_query(model.domain, variables, evidence).intervals]
+        why = "it is too wide to sum exactly; sample fewer variables"
+        if cut:
+            why = f"the evidence restricts {', '.join(map(repr, cut))} to intervals; give values instead"
+        raise QueryError(f"this {type(model).__name__} cannot be sampled: {why}")
     width = len(posterior.domain)
     limits.control.reserve(BYTES_PER_CELL * n * width, f"the table of n={shown(n)} rows of {width} variables")
     points = posterior.sample(n, np.random.default_rng(rng))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.arguments import shown
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.logs import log_sum
@@ -104,6 +105,9 @@ class LinearGaussianNetwork(Model):
     def __init__(self, nodes: Sequence[LinearGaussian], discrete: Model | None = None) -> None:
         if discrete is not None and not discrete.domain.is_discrete:
             raise ModelError("the model of the discrete variables has a real one; expected categorical ones alone")
+        for node in nodes:
+            if not isinstance(node, LinearGaussian):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ModelError(f"a node is {shown(node)}; expected a LinearGaussian")
         if not nodes:
             raise ModelError("a linear-Gaussian network without real variables was given; expected at least one")
         self.discrete = discrete

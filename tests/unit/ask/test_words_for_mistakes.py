@@ -358,3 +358,33 @@ def test_names_with_nul_and_odd_formats(asia, tmp_path):
     for settings in ({"format": 5}, {"format": b"bif"}, {"encoding": 5}, {"encoding": "\0"}):
         with pytest.raises(ParseError, match="expected"):
             cm.read(ASIA, **settings)
+
+
+def test_intervals_of_dependent_variables_end_in_a_sentence():
+    means, covariance = np.zeros((1, 3)), np.array([[[1.0, 0.8, 0.3], [0.8, 2.0, 0.5], [0.3, 0.5, 1.5]]])
+    nodes = [
+        cm.LinearGaussian("0"),
+        cm.LinearGaussian("1", ["0"], 0.0, [0.7]),
+        cm.LinearGaussian("2", ["1"], 0.0, [1.0]),
+    ]
+    for model in (cm.GaussianMixture([1.0], means, covariance), cm.LinearGaussianNetwork(nodes)):
+        both, one = {"1": (0.0, 1.0), "2": (0.0, 2.0)}, {"1": (0.0, 1.0)}
+        for ask in (
+            lambda e, m=model: cm.map_query(m, ["0"], e),
+            lambda e, m=model: cm.map_query(m, ["0"], e, solver="frontier"),
+            lambda e, m=model: cm.condition(m, ["0"], e),
+            lambda e, m=model: cm.sample(m, 2, e, ["0"]),
+            lambda e, m=model: cm.explain(m, ["0"], e),
+        ):
+            with pytest.raises(cm.ModelError, match=r"'1' and '2' are restricted to intervals.* no closed form"):
+                ask(both)
+        with pytest.raises(cm.QueryError, match=r"ln p\(e\) has no closed form"):
+            cm.log_evidence(model, both)
+        with pytest.raises(cm.QueryError, match="the evidence restricts '1', '2' to intervals; give values"):
+            cm.sample(model, 2, both)
+        with pytest.raises(cm.QueryError, match="the evidence restricts '1' to intervals; give values"):
+            cm.sample(model, 2, one, ["0"])
+        with pytest.raises(cm.QueryError, match="a WindowedNormals has no draws to forecast from"):
+            cm.forecast(cm.condition(model, ["0"], one))
+    with pytest.raises(cm.ModelError, match="a node is 'x'; expected a LinearGaussian"):
+        cm.LinearGaussianNetwork({"x": nodes[0]})
