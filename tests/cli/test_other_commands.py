@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.cli.inputs import parse_settings, parse_size, split_list
 from certimap.cli.main import main
-from certimap.cli.options import EvidenceOptions, spread
+from certimap.cli.options import EvidenceOptions, parse_settings, parse_size, split_list, spread
 from certimap.core.result import Certificate, CertificateKind
 from certimap.core.summary import certificate_sentence, probability_text
 from certimap.io.text_tables import read_text_table

@@ -9,8 +9,7 @@ import pytest
 import certimap as cm
 from certimap.circuits.nodewise import circuit_values
 from certimap.core.model import Model
-from certimap.interop.agreement import check_agreement
-from certimap.interop.reading import Reading
+from certimap.interop.reading import Reading, check_agreement
 
 # ------------------------------------------------------------ the comparison itself, without any library
 

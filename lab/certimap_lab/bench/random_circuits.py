@@ -9,7 +9,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Domain
-from certimap.learn.region_passes import pixel_of, region_graph_of
+from certimap.learn.region_circuit import pixel_of, region_graph_of
 
 CONCENTRATION = 0.3
 SMALLEST = 1e-12  # of drawn weights, which may underflow

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from certimap.ask.conflict import SUMMED, with_conflict
-from certimap.ask.session import Session
+from certimap.ask.session import SUMMED, Session, with_conflict
 from certimap.core.arguments import check_whole, flag_checked, keywords_hinted, seed_checked, shown
 from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes

@@ -15,8 +15,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.circuit import PlainCircuit, boxes_of
-from certimap.checker.graph import Flags
+from certimap.checker.circuit import Flags, PlainCircuit, boxes_of
 from certimap.checker.models import FLOAT, Arrays, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 

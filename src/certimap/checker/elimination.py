@@ -281,34 +281,19 @@ def scored(
 
 @dataclass(eq=False)
 class EliminationPart:
-    """A box, with the results of earlier eliminations.
-
-    Attributes
-    ----------
-    known
-        For each bucket, the largest entries left by the last elimination.
-    messages
-        For each bucket, its message in the box; computed on first use.
-    lost
-        Nats lost to ties.
-    n_runs
-        Number of eliminations of this box alone.
-    depth
-        Number of eliminations and splits that led to this part, plus 1.
-    states
-        The bounds on each state from the last elimination.
-    """
+    """A box, with the results of earlier eliminations."""
 
     tree: ProofBuckets
     box: Box
-    known: list[Floats] | None = None
-    lost: float = 0.0
-    n_runs: int = 0
-    states: list[Floats] = field(default_factory=list[Floats])
-    depth: int = 1
+    known: list[Floats] | None = None  # for each bucket, the largest entries left by the last elimination
+    lost: float = 0.0  # nats lost to ties
+    n_runs: int = 0  # eliminations of this box alone
+    states: list[Floats] = field(default_factory=list[Floats])  # bounds on each state from the last elimination
+    depth: int = 1  # eliminations and splits that led to this part, plus 1
 
     @cached_property
     def messages(self) -> list[Floats] | None:
+        """For each bucket, its message in the box."""
         return self.tree.messages(self.box) if all(b.any() for b in self.box) else None
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.checker.graph import Graph
+from certimap.checker.circuit import Graph
 from certimap.checker.leaves import (
     EXPONENTIAL,
     GAUSSIAN,

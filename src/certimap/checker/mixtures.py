@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from certimap.checker.graph import Flags
+from certimap.checker.circuit import Flags
 from certimap.checker.models import FLOAT, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
 

@@ -12,12 +12,11 @@ import numpy as np
 from certimap.circuits import walks
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.condition import condition
-from certimap.circuits.evaluator import MASS, POINT, Evaluator
+from certimap.circuits.evaluator import MASS, POINT, Evaluator, Sampler
 from certimap.circuits.kernels.real import fill_cell_masses
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import MixtureProber, PlanProber, flattened
-from certimap.circuits.sampler import Sampler
 from certimap.circuits.walks import Propagation, beam
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points

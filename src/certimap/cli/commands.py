@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from certimap.cli.inputs import parse_settings, parse_size
 from certimap.cli.options import (
     EncodingOption,
     EvidenceOptions,
@@ -24,6 +23,8 @@ from certimap.cli.options import (
     WorkersOption,
     argument,
     option,
+    parse_settings,
+    parse_size,
 )
 from certimap.cli.output import print_rows
 from certimap.io.files import write_text

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from certimap.ask.batch import BatchRow
-from certimap.cli import inputs
 from certimap.cli.options import (
     EvidenceOptions,
     JsonOption,
@@ -19,6 +18,10 @@ from certimap.cli.options import (
     SettingsOption,
     WorkersOption,
     option,
+    parse_settings,
+    parse_size,
+    parse_upper_bound,
+    read_warm_start,
 )
 from certimap.core.result import FailedQuery, MapResult
 from certimap.errors import QueryError, SolverError
@@ -94,19 +97,19 @@ class RequestOptions:
 
     def read(self, domain: Domain, case: EvidenceOptions) -> Settings:
         """Return the keywords of `Request.of`; reads the files of warm starts."""
-        starts = [inputs.read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
+        starts = [read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "solver": self.solver if self.preset is None else self.preset.value,
-            "options": inputs.parse_settings(self.settings),
+            "options": parse_settings(self.settings),
             "time_limit": self.time_limit,
             "max_samples": self.max_samples,
             "max_nodes": self.max_nodes,
-            "max_memory": inputs.parse_size(self.max_memory),
+            "max_memory": parse_size(self.max_memory),
             "max_edges": self.max_edges,
             "device": self.device,
-            "upper_bound": inputs.parse_upper_bound(self.upper_bound),
+            "upper_bound": parse_upper_bound(self.upper_bound),
             "warm_start": starts or None,
             "top_k": self.top_k,
             "workers": self.workers,
@@ -204,7 +207,7 @@ def solve(
     announce_compilation()
     answer.check_cases(len(rows), ask.upper_bound)
     if answer.proof is not None:
-        settings["proof_bytes"] = inputs.parse_size(answer.max_proof)
+        settings["proof_bytes"] = parse_size(answer.max_proof)
     on_error = "raise" if len(rows) == 1 else answer.errors.value
     session = Session(source, Request.of(**settings))
     with workers_of(answer.jobs, None) as pool:

@@ -128,10 +128,7 @@ class Layout:
 class Answers:
     """A prober's answers about a batch of boxes: natural logs, already rounded up.
 
-    Raises
-    ------
-    SolverError
-        If a bound is NaN: every comparison with it fails, so that a search would drop the box.
+    Raises SolverError if a bound is NaN: every comparison with it fails, so that a search would drop the box.
     """
 
     # float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the box's

@@ -12,8 +12,7 @@ import numpy as np
 from certimap.core.arguments import is_path
 from certimap.core.model import Model
 from certimap.errors import CertimapError, ModelError, QueryError
-from certimap.interop.agreement import check_agreement
-from certimap.interop.reading import Reading, Wishes, classes_of, kind_of, library_of
+from certimap.interop.reading import Reading, Wishes, check_agreement, classes_of, kind_of, library_of
 from certimap.io.files import TABLES, suffix_of
 
 READERS = {

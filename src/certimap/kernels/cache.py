@@ -77,18 +77,10 @@ def source_stamp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Target:
-    """The target processor of shipped kernels.
+    """The target processor of shipped kernels."""
 
-    Attributes
-    ----------
-    name
-        Its LLVM name.
-    needs
-        LLVM names of the features required by the code.
-    """
-
-    name: str
-    needs: tuple[str, ...]
+    name: str  # its LLVM name
+    needs: tuple[str, ...]  # LLVM names of the features required by the code
 
     @property
     def is_here(self) -> bool:
@@ -118,43 +110,22 @@ def shipped_target() -> Target | None:
 
 @dataclass(frozen=True)
 class Record:
-    """A cache file's record about its kernel.
+    """A cache file's record about its kernel."""
 
-    Attributes
-    ----------
-    kernel
-        Module and name.
-    signature
-        The types of its arguments, in numba's notation.
-    target
-        The processor for which it was compiled.
-    reason
-        The reason for compiling it.
-    seconds
-        Processor time of its compilation, without the kernels it calls.
-    versions
-        See `versions`.
-    """
-
-    kernel: str
-    signature: str
-    target: str
-    reason: str
-    seconds: float
-    versions: dict[str, str]
+    kernel: str  # module and name
+    signature: str  # the types of its arguments, in numba's notation
+    target: str  # the processor for which it was compiled
+    reason: str  # the reason for compiling it
+    seconds: float  # processor time of its compilation, without the kernels it calls
+    versions: dict[str, str]  # see `versions`
 
 
 class KernelFiles:
     """The files of one kernel: one per signature, each whole or absent.
 
-    Parameters
-    ----------
-    folder, stem
-        Their folder, and the start of their names.
-    stamp
-        Hash of the current sources; a file with another stamp is out of date.
-    source
-        The kernel's source file: users who may write to it may also write to the files.
+    `folder`, `stem`: their folder, and the start of their names. `stamp`: hash of the current sources; a file with
+    another stamp is out of date. `source`: the kernel's source file: users who may write to it may also write to
+    the files.
     """
 
     def __init__(self, folder: Path, stem: str, stamp: bytes, source: Path | None = None) -> None:
@@ -165,12 +136,8 @@ class KernelFiles:
     def load(self, key: Any) -> Any:
         """Return the data saved under a key; None if there is none or it is out of date.
 
-        Raises
-        ------
-        DamagedKernel
-            If the file is not as written.
-        ForeignKernel
-            If another user wrote it, or may write to it.
+        Raises DamagedKernel if the file is not as written, and ForeignKernel if another user wrote it, or may
+        write to it.
         """
         found = self._content(self.path_of(key))
         if found is None or (found[:_SIZE] != self._stamp and len(found) > 2 * _SIZE):
@@ -260,14 +227,9 @@ class KernelFiles:
 
 
 class KernelCache:
-    """Replacement for numba's own cache.
+    """Replacement for numba's own cache; raises RuntimeError if there is no writable folder.
 
     Any problem with the files gives a warning, once per process, and costs a compilation.
-
-    Raises
-    ------
-    RuntimeError
-        If there is no writable folder.
     """
 
     def __init__(self, function: Any) -> None:

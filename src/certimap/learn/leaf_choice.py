@@ -28,21 +28,10 @@ def _families() -> dict[str, type[LeafFamily]]:
 
 
 def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
-    """Return the families that a column may have, the plainest first.
+    """Return the families that column `i` of the training rows may have, the plainest first.
 
-    Parameters
-    ----------
-    table
-        The training rows.
-    i
-        The column.
-    wanted
-        A family's name, or several to choose from; None for all that can hold the column.
-
-    Raises
-    ------
-    DataError
-        For an unknown name, and for a family that cannot hold the column's values.
+    `wanted`: a family's name, or several to choose from; None for all that can hold the column. Raises DataError
+    for an unknown name, and for a family that cannot hold the column's values.
     """
     values = table.observed(i)
     variable = table.domain.variables[i]

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.ask.conflict import conflict
+from certimap.ask.session import conflict
 
 
 @pytest.fixture(autouse=True)
 def _with_all_the_time(monkeypatch):
     """Searches that are cut short say less: tests must not depend on how fast the machine is."""
-    monkeypatch.setattr("certimap.ask.conflict.PATIENCE", 600.0)
-    monkeypatch.setattr("certimap.ask.conflict.FIRST", 600.0)
+    monkeypatch.setattr("certimap.ask.session.PATIENCE", 600.0)
+    monkeypatch.setattr("certimap.ask.session.FIRST", 600.0)
 
 
 EVIDENCE = {"smoke": "yes", "tub": "yes", "either": "no", "xray": "no"}

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.boxes import caps_of
-from certimap.checker.circuit import circuit_of
-from certimap.checker.graph import read_graph
+from certimap.checker.circuit import circuit_of, read_graph
 from certimap.checker.models import CheckBudget, Question
 from certimap.circuits import caps as traced
 from certimap.circuits.prober import PlanProber

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import certimap as cm
-from certimap.checker.graph import read_graph
+from certimap.checker.circuit import read_graph
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import kappa, largest_quadratic, second_order
 from certimap.checker.models import CheckBudget, Question

@@ -327,7 +327,7 @@ def test_improbable_evidence_keeps_its_branches() -> None:
 @pytest.mark.parametrize("workers", [2, 5])
 def test_workers_do_not_change_an_answer(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("certimap.circuits.evaluator._TASK_EDGES", 1 << 12)
-    monkeypatch.setattr("certimap.circuits.sampler._TASK_ROWS", 100)
+    monkeypatch.setattr("certimap.circuits.evaluator._TASK_ROWS", 100)
     circuit = RandomCircuits(3, [2, 3, 2, 4, 2, 2], zeros=0.0).build()
     query = make_query(circuit.domain)
     one, many = (

@@ -10,7 +10,7 @@ import pytest
 from certimap import io, learn
 from certimap.circuits import properties
 from certimap.errors import DataError
-from certimap.learn.region_passes import RegionPasses, Tables, region_graph_of
+from certimap.learn.region_circuit import RegionPasses, Tables, region_graph_of
 
 
 def pictures(n_rows=200, seed=0, n_states=3):
