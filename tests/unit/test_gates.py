@@ -27,7 +27,7 @@ BY_NAME = {
     "cli/main.py": 3,  # errors of the command line's library
     "learn/datasets.py": 1,  # own fields
     "certimap_lab/bench/impute.py": 1,  # tables by name
-    "ask/imputer.py": 9,  # own settings and fields, and data frames
+    "ask/imputer.py": 10,  # own settings and fields, and data frames
     "certify/ledger.py": 2,  # own fields
     "circuits/leaves/kind.py": 1,  # modules of leaf kinds
     "core/probing.py": 1,  # a method that probers need not have
@@ -43,7 +43,7 @@ BY_NAME = {
     "learn/estimator.py": 5,  # own settings, and data frames
     "learn/table.py": 12,  # data frames
     "plots/series.py": 1,  # fields of history entries
-    "core/query.py": 2,  # data frames
+    "core/query.py": 3,  # data frames
     "core/result.py": 1,  # numpy values
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
     "core/named.py": 1,  # classes and functions by their place

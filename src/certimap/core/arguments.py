@@ -148,8 +148,8 @@ def is_path(value: object) -> TypeGuard[str | PathLike[str]]:
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    """Whether the value has entries."""
-    return isinstance(value, Iterable)
+    """Whether the value has entries; an array of no dimension has none."""
+    return isinstance(value, Iterable) and not (isinstance(value, np.ndarray) and value.ndim == 0)
 
 
 def is_missing(value: Any) -> bool:

@@ -144,7 +144,7 @@ def names_of(variables: Any, what: str = "the query", error: type[CertimapError]
     """
     if isinstance(variables, str):
         return [variables]
-    if is_iterable(variables) and getattr(variables, "ndim", 1):  # an array of no dimension has no entries
+    if is_iterable(variables):
         return list(variables)
     raise error(f"{what} is {variables!r}; expected a name, or a list of names, of variables")
 

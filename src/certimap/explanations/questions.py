@@ -416,7 +416,8 @@ def explain(
     changed = [
         _swing(ask, answer, given, name, label)
         for name in observed
-        for label in getattr(source.domain[name], "states", ())
+        if isinstance(kind := source.domain[name], Categorical)
+        for label in kind.states
         if label != given[name]
     ]
     free, found = 0.0, []

@@ -12,7 +12,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.family import LeafFamily
-from certimap.core.arguments import keywords_hinted
+from certimap.core.arguments import is_iterable, keywords_hinted
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError
@@ -208,7 +208,7 @@ def _several(
     name: str, value: T | Sequence[T], accepts: Callable[[float], bool] | None = None, accepted: str = ""
 ) -> list[T]:
     """Return the values of a setting as a list, each checked."""
-    values: list[Any] = list(value) if isinstance(value, Iterable) and getattr(value, "ndim", 1) else [value]
+    values: list[Any] = list(value) if is_iterable(value) else [value]
     for one in values if accepts is not None else []:
         assert accepts is not None
         number = check_real(name, one, expected := f"{accepted}, or several of them")

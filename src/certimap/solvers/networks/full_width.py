@@ -14,8 +14,7 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
-from certimap.networks.delayed_orders import RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
-from certimap.networks.kernels.orders import PLACE
+from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
 from certimap.networks.mixed_tree import MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
