@@ -32,8 +32,12 @@ Interval = tuple[float, float]
 class DensityGrid:
     """A density on a grid.
 
-    `names`, `axes`: the one or two variables, and the grid values of each, shape (n_points,). `log_density`:
-    natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
+    Attributes
+    ----------
+    names, axes
+        The one or two variables, and the grid values of each, shape (n_points,).
+    log_density
+        Natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
     """
 
     names: tuple[str, ...]
@@ -62,8 +66,10 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
 class OpenCells:
     """The open boxes in a search of a density.
 
-    `low`, `high`, `log_bound`: the ends of each box, shape (batch, n_variables), and upper bounds on ln of the
-    density in each, (batch,).
+    Attributes
+    ----------
+    low, high, log_bound
+        The ends of each box, shape (batch, n_variables), and upper bounds on ln of the density in each, (batch,).
     """
 
     low: Floats
