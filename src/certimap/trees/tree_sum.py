@@ -14,6 +14,7 @@ import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints16
 from certimap.core.control import Control
+from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import ULP
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.kernels import vector_bounds as kernels
@@ -42,10 +43,12 @@ class TreeSum:
     def __init__(self, trees: Sequence[BucketTreePosterior], log_weights: Floats) -> None:
         self.domain = trees[0].domain
         self.log_weights = log_weights
-        self.trees = [_arrays(tree) for tree in trees]
-        self.n_entries = sum(len(t.tables) for t in self.trees)
+        self.trees = [tree.region_tree for tree in trees]
+        self.n_entries = sum(len(t.arrays.tables) for t in self.trees)
         # Each number is a sum of positive products, off by a roundoff per operation.
-        self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(len(t.own) for t in self.trees)
+        self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(
+            t.n_regions for t in self.trees
+        )
 
     def room(self, limit: int) -> kernels.VectorRoom:
         """Return arrays for sets of at most `limit` rows, fewer for long vectors."""
@@ -75,12 +78,11 @@ class TreeSum:
         self, t: int, mask: Flags, scale: float, room: kernels.VectorRoom, point: Ints16, each: Floats
     ) -> float:
         """Bound one tree's values, also with each state fixed; find a maximiser."""
-        tree = self.trees[t]
-        root = len(tree.own) - 1
+        tree, variable, root = self.trees[t].arrays, self.trees[t].variable, self.trees[t].n_regions - 1
         kernels.bound_messages(tree, mask, room.tops)
         kernels.bound_states(tree, mask, scale, -math.inf, room, each)
         ceiling = scale * float(room.tops[root, 0])
-        kernels.best_states(tree, each, point)
+        kernels.best_states(tree, variable, each, point)
         floor = self._value(t, point, scale, room)
         floor -= min(MOST_MARGIN, MARGIN * max(floor, 1.0 / len(self.trees)))
         kernels.bound_messages(tree, mask, room.tops)
@@ -89,18 +91,18 @@ class TreeSum:
             value = max(min(floor, ceiling), 0.0)
             each[:] = np.where(mask, value, -np.inf)
             return value
-        kernels.decode(tree, row, room, point)
+        kernels.decode(tree, variable, row, room, point)
         kernels.bound_states(tree, mask, scale, floor, room, each)
         np.minimum(each, value, out=each)
         return value
 
     def _value(self, t: int, point: Ints16, scale: float, room: kernels.VectorRoom) -> float:
         """Return the value of a point under one tree."""
-        tree = self.trees[t]
+        tree = self.trees[t].arrays
         mask = np.zeros(self.domain.total_states, np.bool_)
         mask[self.domain.offsets[:-1] + point] = True
         kernels.bound_messages(tree, mask, room.tops)
-        return scale * float(room.tops[len(tree.own) - 1, 0])
+        return scale * float(room.tops[len(tree.own_states) - 1, 0])
 
 
 def is_simple(tree: BucketTreePosterior) -> bool:
@@ -112,17 +114,10 @@ def is_simple(tree: BucketTreePosterior) -> bool:
     return bool(np.all(shared) and np.all(is_leaf == (found.variable >= 0))) and not found.is_delicate
 
 
-def _arrays(tree: BucketTreePosterior) -> kernels.VectorTreeArrays:
-    found, a = tree.region_tree, tree.region_tree.arrays
-    return kernels.VectorTreeArrays(
-        a.own_states, a.rest_hidden, a.column, found.variable, a.table_ptr, a.tables, a.child_ptr, a.children
-    )
-
-
-def _room(trees: Sequence[kernels.VectorTreeArrays], limit: int) -> kernels.VectorRoom:
-    n = max(len(t.own) for t in trees)
-    width = max(int(max(np.max(t.above), np.max(t.own))) for t in trees)
-    degree = max(1, max(int(np.max(np.diff(t.child_ptr))) for t in trees))
+def _room(trees: Sequence[RegionTree], limit: int) -> kernels.VectorRoom:
+    n, all_arrays = max(t.n_regions for t in trees), [t.arrays for t in trees]
+    width = max(int(max(np.max(a.rest_hidden), np.max(a.own_states))) for a in all_arrays)
+    degree = max(1, max(int(np.max(np.diff(a.child_ptr))) for a in all_arrays))
     limit = max(FEWEST_ROWS, min(limit, LARGEST_ROOM // (n * (width + degree))))
     pool = POOL * limit
     return kernels.VectorRoom(

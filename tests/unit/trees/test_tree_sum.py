@@ -70,7 +70,7 @@ def test_a_trees_elimination_finds_its_maximum(seed):
     if trees is None:
         return
     domain = posterior.domain
-    tree, room = trees.trees[0], trees.room(512)
+    tree, variable, room = trees.trees[0].arrays, trees.trees[0].variable, trees.room(512)
     mask = random_box(rng, domain)
     columns = domain.offsets[:-1] + points
     values = np.empty(len(points))
@@ -78,13 +78,13 @@ def test_a_trees_elimination_finds_its_maximum(seed):
         alone = np.zeros(len(mask), np.bool_)
         alone[held] = True
         kernels.bound_messages(tree, alone, room.tops)
-        values[i] = 3.0 * room.tops[len(tree.own) - 1, 0]
+        values[i] = 3.0 * room.tops[len(tree.own_states) - 1, 0]
     values[~mask[columns].all(axis=1)] = -np.inf
     kernels.bound_messages(tree, mask, room.tops)
     value, row = kernels.eliminate(tree, mask, 3.0, 0.5 * values.max(), room)
     assert value == pytest.approx(values.max(), abs=1e-12)
     point = np.zeros(len(domain), np.int16)
-    kernels.decode(tree, row, room, point)
+    kernels.decode(tree, variable, row, room, point)
     assert values[np.all(points == point, axis=1)] == pytest.approx(value, abs=1e-12)
 
 

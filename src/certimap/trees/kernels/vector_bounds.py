@@ -1,7 +1,8 @@
 """Upper bounds on a tree's values in a box: sets of vectors, pruned and merged to a fixed size.
 
 A row is the vector of a partial assignment over a separator's hidden states. The value of a whole assignment is
-`scale` times its probability. Nothing here rounds outward.
+`scale` times its probability. Separators are hidden variables, queried variables are leaves. Nothing here rounds
+outward.
 """
 
 from __future__ import annotations
@@ -11,23 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints, Ints16, Ints32
+from certimap.core.region_tree import RegionArrays
 from certimap.kernels.jit import jit
-
-
-class VectorTreeArrays(NamedTuple):
-    """A tree of regions whose separators are hidden variables and whose queried variables are leaves."""
-
-    # own, above: (n,): the states of each region's own variable, and of its separator
-    own: Ints
-    above: Ints
-    column: Ints  # (n,): the first column of a queried variable, -1 for hidden ones
-    variable: Ints  # (n,): a queried variable's position, or -1
-    # table_ptr, tables: P(own | separator), in the order (separator, own)
-    table_ptr: Ints
-    tables: Floats
-    # child_ptr, children: children of each region; children come before parents, the root is last
-    child_ptr: Ints
-    children: Ints
 
 
 class VectorRoom(NamedTuple):
@@ -49,18 +35,18 @@ class VectorRoom(NamedTuple):
 
 
 @jit()
-def bound_messages(t: VectorTreeArrays, mask: Flags, tops: Floats) -> None:
+def bound_messages(t: RegionArrays, mask: Flags, tops: Floats) -> None:
     """Write the pointwise maximum of every region's vectors in a box."""
     work = np.empty(tops.shape[1])
-    for r in range(len(t.own)):
-        k, start = t.own[r], t.table_ptr[r]
+    for r in range(len(t.own_states)):
+        k, start = t.own_states[r], t.table_ptr[r]
         first = t.column[r]
         if first >= 0:
-            for h in range(t.above[r]):
+            for h in range(t.rest_hidden[r]):
                 tops[r, h] = 0.0
             for v in range(k):
                 if mask[first + v]:
-                    for h in range(t.above[r]):
+                    for h in range(t.rest_hidden[r]):
                         tops[r, h] = max(tops[r, h], t.tables[start + h * k + v])
             continue
         for j in range(k):
@@ -69,7 +55,7 @@ def bound_messages(t: VectorTreeArrays, mask: Flags, tops: Floats) -> None:
             c = t.children[e]
             for j in range(k):
                 work[j] *= tops[c, j]
-        for h in range(t.above[r]):
+        for h in range(t.rest_hidden[r]):
             total = 0.0
             for j in range(k):
                 total += t.tables[start + h * k + j] * work[j]
@@ -77,34 +63,32 @@ def bound_messages(t: VectorTreeArrays, mask: Flags, tops: Floats) -> None:
 
 
 @jit()
-def _enter(t: VectorTreeArrays, r: int, c: int, room: VectorRoom, joint: Floats) -> None:
+def _enter(t: RegionArrays, r: int, c: int, room: VectorRoom, joint: Floats) -> None:
     """Write the outside's functional on a child's vectors, from `joint`, the one on the parent's own states."""
-    for j in range(t.own[r]):
+    for j in range(t.own_states[r]):
         room.outs[c, j] = joint[j]
     for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
         s = t.children[e]
         if s != c:
-            for j in range(t.own[r]):
+            for j in range(t.own_states[r]):
                 room.outs[c, j] *= room.tops[s, j]
 
 
 @jit()
-def _project(t: VectorTreeArrays, r: int, outs: Floats, joint: Floats) -> None:
+def _project(t: RegionArrays, r: int, outs: Floats, joint: Floats) -> None:
     """Turn the functional on a region's separator into one on its own states."""
-    k, start = t.own[r], t.table_ptr[r]
+    k, start = t.own_states[r], t.table_ptr[r]
     for j in range(k):
         joint[j] = 0.0
-    for h in range(t.above[r]):
+    for h in range(t.rest_hidden[r]):
         for j in range(k):
             joint[j] += outs[r, h] * t.tables[start + h * k + j]
 
 
 @jit()
-def bound_states(
-    t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room: VectorRoom, each: Floats
-) -> None:
+def bound_states(t: RegionArrays, mask: Flags, scale: float, floor: float, room: VectorRoom, each: Floats) -> None:
     """Write bounds, at least `floor`, on the values with each state fixed; -inf outside the box."""
-    root = len(t.own) - 1
+    root = len(t.own_states) - 1
     joint = np.empty(room.outs.shape[1])
     room.outs[root, 0] = scale
     for r in range(root, -1, -1):
@@ -114,12 +98,12 @@ def bound_states(
             for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
                 _enter(t, r, t.children[e], room, joint)
             continue
-        k, start = t.own[r], t.table_ptr[r]
+        k, start = t.own_states[r], t.table_ptr[r]
         for v in range(k):
             each[first + v] = -np.inf
             if mask[first + v]:
                 value = 0.0
-                for h in range(t.above[r]):
+                for h in range(t.rest_hidden[r]):
                     value += room.outs[r, h] * t.tables[start + h * k + v]
                 each[first + v] = max(floor, value)
 
@@ -174,15 +158,15 @@ def _back_to_pool(room: VectorRoom, n: int, width: int, functional: Floats) -> N
 
 
 @jit()
-def _states(t: VectorTreeArrays, r: int, mask: Flags, floor: float, room: VectorRoom, limit: int) -> int:
+def _states(t: RegionArrays, r: int, mask: Flags, floor: float, room: VectorRoom, limit: int) -> int:
     """Put a queried variable's states into the pool; return its number of rows."""
-    k, start, first = t.own[r], t.table_ptr[r], t.column[r]
+    k, start, first = t.own_states[r], t.table_ptr[r], t.column[r]
     n = 0
     for v in range(k):
         if not mask[first + v]:
             continue
         score = 0.0
-        for h in range(t.above[r]):
+        for h in range(t.rest_hidden[r]):
             room.pool[n, h] = t.tables[start + h * k + v]
             score += room.outs[r, h] * room.pool[n, h]
         if score <= floor:
@@ -191,15 +175,15 @@ def _states(t: VectorTreeArrays, r: int, mask: Flags, floor: float, room: Vector
         room.pool_links[n, 0] = v
         n += 1
         if n == len(room.pool):
-            n = _compress(room, n, t.above[r], room.outs[r], limit)
-            _back_to_pool(room, n, t.above[r], room.outs[r])
+            n = _compress(room, n, t.rest_hidden[r], room.outs[r], limit)
+            _back_to_pool(room, n, t.rest_hidden[r], room.outs[r])
     return n
 
 
 @jit()
-def _products(t: VectorTreeArrays, r: int, floor: float, room: VectorRoom, limit: int, joint: Floats) -> int:
+def _products(t: RegionArrays, r: int, floor: float, room: VectorRoom, limit: int, joint: Floats) -> int:
     """Multiply the children's sets into the pool, and eliminate the own variable; return its number of rows."""
-    k, start = t.own[r], t.table_ptr[r]
+    k, start = t.own_states[r], t.table_ptr[r]
     first, last = t.child_ptr[r], t.child_ptr[r + 1]
     functional, weighted = np.empty(k), np.empty(k)
     c = t.children[first]
@@ -251,7 +235,7 @@ def _products(t: VectorTreeArrays, r: int, floor: float, room: VectorRoom, limit
     for i in range(n):
         for j in range(k):
             weighted[j] = room.pool[i, j]
-        for h in range(t.above[r]):
+        for h in range(t.rest_hidden[r]):
             total = 0.0
             for j in range(k):
                 total += t.tables[start + h * k + j] * weighted[j]
@@ -260,9 +244,9 @@ def _products(t: VectorTreeArrays, r: int, floor: float, room: VectorRoom, limit
 
 
 @jit()
-def _store(t: VectorTreeArrays, r: int, n: int, room: VectorRoom, limit: int) -> int:
+def _store(t: RegionArrays, r: int, n: int, room: VectorRoom, limit: int) -> int:
     """Compress the pool to a region's set, and tighten its bounds."""
-    width = t.above[r]
+    width = t.rest_hidden[r]
     n = _compress(room, n, width, room.outs[r], limit)
     room.counts[r] = n
     for h in range(width):
@@ -277,7 +261,7 @@ def _store(t: VectorTreeArrays, r: int, n: int, room: VectorRoom, limit: int) ->
 
 
 @jit()
-def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room: VectorRoom) -> tuple[float, int]:
+def eliminate(t: RegionArrays, mask: Flags, scale: float, floor: float, room: VectorRoom) -> tuple[float, int]:
     """Eliminate a tree in a box; `room.tops` holds bounds.
 
     Returns
@@ -285,7 +269,7 @@ def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room
     The larger of `floor` and a bound on every value, and the root's best row (-1 if no value exceeds `floor`).
     Afterwards `room.tops` bounds the vectors that contribute to values above `floor`.
     """
-    root, limit = len(t.own) - 1, room.rows.shape[1]
+    root, limit = len(t.own_states) - 1, room.rows.shape[1]
     stack, at = np.empty(root + 1, np.int64), np.zeros(root + 1, np.int64)
     joint = np.empty(room.outs.shape[1])
     stack[0], depth = root, 1
@@ -319,28 +303,28 @@ def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room
 
 
 @jit()
-def best_states(t: VectorTreeArrays, each: Floats, point: Ints16) -> None:
+def best_states(t: RegionArrays, variable: Ints, each: Floats, point: Ints16) -> None:
     """Write the state of the largest bound for each variable."""
-    for r in range(len(t.own)):
+    for r in range(len(t.own_states)):
         first = t.column[r]
         if first < 0:
             continue
         best = 0
-        for v in range(t.own[r]):
+        for v in range(t.own_states[r]):
             if each[first + v] > each[first + best]:
                 best = v
-        point[t.variable[r]] = best
+        point[variable[r]] = best
 
 
 @jit()
-def decode(t: VectorTreeArrays, row: int, room: VectorRoom, point: Ints16) -> None:
+def decode(t: RegionArrays, variable: Ints, row: int, room: VectorRoom, point: Ints16) -> None:
     """Write the assignment of a row of the root's set; for merged rows, of the best one."""
-    root = len(t.own) - 1
+    root = len(t.own_states) - 1
     at = np.zeros(root + 1, np.int64)
     at[root] = row
     for r in range(root, -1, -1):
         if t.column[r] >= 0:
-            point[t.variable[r]] = room.links[r, at[r], 0]
+            point[variable[r]] = room.links[r, at[r], 0]
             continue
         for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
             at[t.children[e]] = room.links[r, at[r], e - t.child_ptr[r]]
