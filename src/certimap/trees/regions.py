@@ -257,10 +257,7 @@ class _Layout:
         return [v for v in both if v in self.positions], [v for v in both if v not in self.positions]
 
     def _count(self, variables: Iterable[int]) -> int:
-        count = 1
-        for v in variables:
-            count *= self.sizes[v]
-        return count
+        return math.prod(self.sizes[v] for v in variables)
 
     def dims(self, i: int) -> tuple[int, int, int, int]:
         """Return the state counts of (shared_query, shared_hidden, rest_query, rest_hidden)."""

@@ -16,7 +16,7 @@ from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
 from certimap.core.probing import log_bounds
 from certimap.errors import SolverError
-from certimap.solvers.guess import Heuristic, OnePoint, OneStep, OneStepState
+from certimap.solvers.guess import LabelHeuristic, OnePoint, OneStep, OneStepState
 
 if TYPE_CHECKING:
     from certimap.circuits.walks import Propagation
@@ -148,7 +148,7 @@ class PropagationState:
 
 
 @dataclass(frozen=True)
-class HybridBeliefPropagation(Heuristic):
+class HybridBeliefPropagation(LabelHeuristic):
     """Message passing on the circuit as a network of binary variables (Mauá et al. 2020), decoded every sweep.
 
     Nuisance variables are summed out before. Query variables send mixed-product messages (Liu and Ihler 2013). The
@@ -173,11 +173,6 @@ class HybridBeliefPropagation(Heuristic):
             raise SolverError(f"damping={self.damping!r}; expected a number from 0 to below 1")
         if not self.min_change >= 0.0:
             raise SolverError(f"min_change={self.min_change!r}; expected a number of nats, at least 0")
-
-    def unsuited(self, posterior: Posterior) -> str | None:
-        if posterior.domain.is_discrete:
-            return None
-        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
     def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> PropagationState:
         return PropagationState(posterior.propagation(self.damping))

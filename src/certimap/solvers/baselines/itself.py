@@ -24,7 +24,7 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.core.query import Query
 from certimap.errors import SolverError, TooLarge
 from certimap.solvers.base import Effort
-from certimap.solvers.guess import Heuristic
+from certimap.solvers.guess import LabelHeuristic
 
 Tensor = Any
 SMALL, LARGE = 17, 294  # numbers of variables at which the published network sizes change
@@ -182,7 +182,7 @@ class ItselfState:
 
 
 @dataclass(frozen=True)
-class Itself(Heuristic):
+class Itself(LabelHeuristic):
     """Inference-time self-supervised training (Arya et al. 2024); needs PyTorch (`pip install 'certimap[torch]'`).
 
     A perceptron maps evidence to one distribution per query variable. Its loss is minus ln of the circuit's
@@ -230,10 +230,10 @@ class Itself(Heuristic):
         """Refuse real variables, and say what to install."""
         if not is_installed():
             return "solver 'itself' needs PyTorch (pip install 'certimap[torch]'); use solver='beam'"
-        if not posterior.domain.is_discrete:
-            return "solver 'itself' needs categorical query variables; use solver='frontier'"
-        device_of(self.device)
-        return None
+        sentence = super().unsuited(posterior)
+        if sentence is None:
+            device_of(self.device)
+        return sentence
 
     def effort(self, state: ItselfState) -> Effort:
         return Effort(work=state.n_trained + state.n_refined)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,20 +23,12 @@ from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.solvers.base import Family, WholeSpaceSolver
+from certimap.solvers.guess import OneStepState
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
 GRACE = 2.0  # seconds that the process gets beyond its time to write its answer
 POLL = 0.02
-
-
-@dataclass(eq=False)
-class ProcessState:
-    """Whether the one step has been made."""
-
-    posterior: NetworkPosterior
-    control: Control
-    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,20 +68,20 @@ class Toulbar2(WholeSpaceSolver):
             )
         return None
 
-    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> ProcessState:
-        return ProcessState(posterior, control)
+    def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> OneStepState:
+        return OneStepState(posterior)
 
-    def step(self, state: ProcessState, ledger: Ledger) -> ProcessState:
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
         """Run the process to its end, or to the end of its time."""
-        state.done = True
+        done = replace(state, done=True)
         ledger.candidates(state.posterior.prober().starts())
         problem = state.posterior.problem
         if not problem.sizes:
             ledger.upper_bound(float(problem.constant) + problem.log_slack, self.name)
-            return state
-        seconds = min(self.seconds, state.control.seconds_left)
-        memory = self.memory or state.control.memory_limit
-        found = run_process(problem, seconds, memory, state.control)
+            return done
+        seconds = min(self.seconds, ledger.control.seconds_left)
+        memory = self.memory or ledger.control.memory_limit
+        found = run_process(problem, seconds, memory, ledger.control)
         if "solution" in found:
             variables = sorted(problem.sizes)
             ledger.candidates(state.posterior.point(dict(zip(variables, found["solution"], strict=True))))
@@ -97,7 +89,7 @@ class Toulbar2(WholeSpaceSolver):
             ledger.upper_bound(max(float(found["log_upper"]), ledger.best_log_prob), self.name)
         if "failure" in found:
             warnings.warn(f"toulbar2 {found['failure']}; the run goes on without it", stacklevel=2)
-        return state
+        return done
 
 
 def is_installed() -> bool:

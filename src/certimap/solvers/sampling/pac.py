@@ -38,6 +38,11 @@ class DrawStream:
         self.largest = max(FIRST_CHUNK, min(LARGEST_CHUNK, EDGES_PER_CHUNK // n_edges))
         self._held: Points = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
 
+    def next_batch(self, batch: int | None, ledger: Ledger) -> int:
+        """Return how many draws to make now: `batch`, else up to the next chunk boundary, within the limit."""
+        n = len(self._held) or self._chunk if batch is None else batch
+        return n if ledger.remaining_draws is None else min(n, ledger.remaining_draws)
+
     def take(self, n: int) -> Points:
         """Return the next n draws, shape (n, n_variables)."""
         parts = [self._held]
@@ -52,11 +57,6 @@ class DrawStream:
         self._held = whole[n:]
         return whole[:n]
 
-    @property
-    def n_ready(self) -> int:
-        """The number of draws up to the next chunk boundary: an efficient batch size."""
-        return len(self._held) or self._chunk
-
 
 @dataclass
 class DrawState:
@@ -64,12 +64,6 @@ class DrawState:
 
     stream: DrawStream
     done: bool = False
-
-
-def next_batch(stream: DrawStream, batch: int | None, ledger: Ledger) -> int:
-    """Return how many draws to make now: `batch`, else up to the chunk boundary, within the limit."""
-    n = stream.n_ready if batch is None else batch
-    return n if ledger.remaining_draws is None else min(n, ledger.remaining_draws)
 
 
 def unsuited_to_densities(name: str, posterior: Posterior) -> str | None:
@@ -130,7 +124,7 @@ class Pac(Drawing):
         return unsuited_to_densities(self.name, posterior)
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
-        ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))
+        ledger.draws(state.stream.take(state.stream.next_batch(self.batch, ledger)))
         return DrawState(state.stream, done=ledger.remaining_draws == 0)
 
 
@@ -158,7 +152,7 @@ class FixedDraws(Drawing):
         return Judging(early_stop=False, max_draws=n_draws)
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
-        n = next_batch(state.stream, self.batch, ledger)
+        n = state.stream.next_batch(self.batch, ledger)
         if self.n_draws is not None:
             n = min(n, self.n_draws - ledger.n_draws)
         ledger.draws(state.stream.take(n))

@@ -18,7 +18,7 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Draws, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
-from certimap.solvers.sampling.pac import DrawStream, check_batch, next_batch, unsuited_to_densities
+from certimap.solvers.sampling.pac import DrawStream, check_batch, unsuited_to_densities
 
 ROWS_AT_ONCE = 16384
 
@@ -165,7 +165,7 @@ class SmoothPac(Solver):
                 pause *= state.n_balls
             state.next_sweep += pause
             return state
-        n = min(next_batch(state.stream, self.batch, ledger), state.next_sweep - ledger.n_draws)
+        n = min(state.stream.next_batch(self.batch, ledger), state.next_sweep - ledger.n_draws)
         ledger.draws(state.stream.take(n))
         state.done = ledger.remaining_draws == 0
         return state
