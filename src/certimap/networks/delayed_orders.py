@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -37,7 +38,11 @@ class DelayedOrder(NamedTuple):
 
 
 def delayed(
-    problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
+    problem: Problem,
+    base: Sequence[int],
+    bits: float,
+    gains: Mapping[int, float] | None = None,
+    control: Control | None = None,
 ) -> DelayedOrder:
     """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
 
@@ -48,10 +53,11 @@ def delayed(
     `base`: an order that keeps cliques small; variables that the problem does not have are skipped.
     `bits`: what may be formed. Where the base order needs more, it is followed.
     `gains`: how much the bound falls (nats, about) where a queried variable waits: the smallest gain goes first.
+    `control`: polled; TimeUp is raised when the time is up.
 
     Cost: some set operations per variable and neighbour.
     """
-    graph = _Graph(problem, gains or {})
+    graph = _Graph(problem, gains or {}, control or Control())
     for v in base:
         if v not in problem.sizes:
             continue
@@ -60,8 +66,7 @@ def delayed(
         else:
             graph.make_room(v, bits)
             graph.eliminate(v)
-    while graph.near:
-        graph.eliminate(min(graph.near, key=lambda u: (graph.weight(graph.near[u], u), u)))
+    graph.eliminate_rest()
     return DelayedOrder(graph.order, math.log2(max(graph.work, 1.0)), graph.largest)
 
 
@@ -84,8 +89,8 @@ def greedily_delayed(
 class _Graph:
     """The interaction graph while variables leave it."""
 
-    def __init__(self, problem: Problem, gains: Mapping[int, float]) -> None:
-        self.gains = gains
+    def __init__(self, problem: Problem, gains: Mapping[int, float], control: Control) -> None:
+        self.gains, self.control = gains, control
         self.query = problem.query
         self.log2: Mapping[int, float] = {v: math.log2(n) for v, n in problem.sizes.items()}
         self.near: dict[int, set[int]] = {v: set() for v in problem.sizes}
@@ -114,6 +119,7 @@ class _Graph:
 
     def eliminate(self, v: int) -> None:
         """Let a variable go; its neighbours become one clique."""
+        self.control.check("looking for an elimination order")
         weight = self.weight(self.near[v], v)
         self.largest = max(self.largest, weight)
         self.work += 2.0 ** min(weight, 1000.0)
@@ -125,3 +131,18 @@ class _Graph:
             near |= around
             near.discard(u)
             near.discard(v)
+
+    def eliminate_rest(self) -> None:
+        """Eliminate the variables left, the one with the smallest clique first."""
+        smallest = [(self.weight(near, u), u) for u, near in self.near.items()]
+        now = {u: weight for weight, u in smallest}
+        heapq.heapify(smallest)
+        while smallest:
+            weight, v = heapq.heappop(smallest)
+            if v not in self.near or weight != now[v]:
+                continue
+            around = self.near[v]
+            self.eliminate(v)
+            for u in around:
+                now[u] = self.weight(self.near[u], u)
+                heapq.heappush(smallest, (now[u], u))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.reference.problem_twin import all_values, random_problem
 
 from certimap.core.control import Control, TimeUp
+from certimap.networks import delayed_orders as orders
 from certimap.networks.delayed_orders import RECIPES, delayed, greedily_delayed
 from certimap.networks.kernels import mixed as kernels
 from certimap.networks.mixed_tree import MixedTree
@@ -175,3 +177,25 @@ def test_messages_from_the_roots_hold_all_that_lies_outside(seed: int) -> None:
     for v, own in exact.each.items():
         assert own.max() == pytest.approx(each[v].max(), abs=1e-9)
         assert np.all(own >= each[v] - 1e-12)
+
+
+def test_orders_of_queried_variables_alone_cost_little_per_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_calls, weight = 0, orders._Graph.weight  # pyright: ignore[reportPrivateUsage]
+
+    def counted(*args: Any) -> float:
+        nonlocal n_calls
+        n_calls += 1
+        return weight(*args)
+
+    monkeypatch.setattr(orders._Graph, "weight", counted)  # pyright: ignore[reportPrivateUsage]
+    costs: list[float] = []
+    for n in (8, 16, 32):
+        n_calls = 0
+        assert len(delayed(grid(n, 0, 1.0), list(range(n * n)), 0.0).order) == n * n
+        costs.append(n_calls / n**2)
+    assert costs[2] < 2.0 * costs[0]
+
+
+def test_orders_end_with_the_time() -> None:
+    with pytest.raises(TimeUp):
+        delayed(grid(4, 0, 1.0), list(range(16)), 0.0, control=Control.starting_now(0.0))

@@ -110,10 +110,10 @@ class BoxBounds:
 
     def order(self, problem: Problem, bits: float) -> DelayedOrder:
         """Follow the base, delaying most with cliques of at most 2^bits joint states together, if it can."""
-        least = delayed(problem, self.base, 0.0)
+        least = delayed(problem, self.base, 0.0, control=self.control)
         allowed = bits - 2.0
         while allowed > least.log2_largest:
-            found = delayed(problem, self.base, allowed, self.gains)
+            found = delayed(problem, self.base, allowed, self.gains, self.control)
             if found.log2_work <= bits:
                 return found
             allowed -= 1.0
