@@ -149,7 +149,7 @@ class Session:
 
         Raises QueryError for a query that does not fit the model, and for any query to a posterior.
         """
-        if is_posterior(self.model) and variables is None and evidence is None:
+        if isinstance(self.model, Posterior) and variables is None and evidence is None:
             return None
         model = askable(self.model)
         return make_query(model.domain, variables, evidence, hidden=model.hidden)
@@ -252,14 +252,12 @@ class Session:
         with interruptible(control) as interrupts:
             try:
                 posterior = self.posterior(query, control)
-            except KeyboardInterrupt:
-                if len(interrupts) != 1:
+            except (KeyboardInterrupt, TimeUp) as late:
+                is_interrupt = isinstance(late, KeyboardInterrupt)
+                if is_interrupt and len(interrupts) != 1:
                     raise
-                deadline, control.interrupted = time.perf_counter(), False
-                cut, status = "the user interrupted conditioning", Status.INTERRUPTED
-            except TimeUp as late:
                 cut = str(late)
-                if control.interrupted:  # a poll saw it while none could be raised
+                if is_interrupt or control.interrupted:  # a poll may see it while none can be raised
                     deadline, control.interrupted = time.perf_counter(), False
                     cut, status = "the user interrupted conditioning", Status.INTERRUPTED
             except MemoryError:
@@ -304,23 +302,18 @@ class Session:
 
 def askable(model: Model | Posterior) -> Model:
     """Return a model unchanged; refuse a posterior, which takes no query."""
-    if is_posterior(model):
+    if isinstance(model, Posterior):
         raise QueryError(
             f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
             "variables and evidence out"
         )
-    return cast("Model", model)
+    return model
 
 
 def model_of(given: Any) -> Model | Posterior:
     """Return a model or posterior of this package, converted from another library if necessary."""
-    if isinstance(given, Model) or is_posterior(given):
+    if isinstance(given, Model | Posterior):
         return given
     from certimap.interop import as_model
 
     return as_model(given)
-
-
-def is_posterior(model: object) -> bool:
-    """Whether an object is a posterior rather than a model to condition."""
-    return isinstance(model, Posterior)

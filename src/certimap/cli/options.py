@@ -35,21 +35,11 @@ if TYPE_CHECKING:
 
 def split_list(text: str) -> list[str]:
     """Split at commas outside double quotes; the quotes themselves are dropped."""
-    parts: list[str] = []
-    current: list[str] = []
-    quoted = False
-    for part in text.split('"'):
-        pieces = [part] if quoted else part.split(",")
-        for k, piece in enumerate(pieces):
-            if k:
-                parts.append("".join(current).strip())
-                current = []
-            current.append(piece)
-        quoted = not quoted
-    if quoted:
-        parts.append("".join(current).strip())
-        return parts
-    raise QueryError(f"{text!r} opens a quote that it does not close")
+    parts = text.split('"')
+    if len(parts) % 2 == 0:
+        raise QueryError(f"{text!r} opens a quote that it does not close")
+    hidden = "".join(part.replace(",", "\0") if k % 2 else part for k, part in enumerate(parts))
+    return [part.strip().replace("\0", ",") for part in hidden.split(",")]
 
 
 def parse_query(options: Sequence[str] | None, domain: Domain) -> list[str] | None:

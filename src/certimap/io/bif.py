@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from certimap.core.arrays import Floats
 from certimap.core.domain import MAX_STATES, Categorical
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
@@ -236,13 +235,10 @@ class _Reader:
             raise self.fail(
                 f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents", place
             )
-        index: list[int] = []
-        for variable, label in zip(parents, items, strict=True):
-            try:
-                index.append(variable.index(label))
-            except CertimapError as error:
-                raise self.fail(str(error), place) from None
-        return tuple(index)
+        try:
+            return tuple(variable.index(label) for variable, label in zip(parents, items, strict=True))
+        except CertimapError as error:
+            raise self.fail(str(error), place) from None
 
     def numbers(self, text: str, place: int) -> Numbers:
         if "/" in text:
@@ -256,12 +252,8 @@ def _in_order(table: Numbers, shape: list[int]) -> Numbers:
     """Turn a flat conditional table into one with the parents first and the variable last, if it has its size."""
     if len(table.values) != math.prod(shape):
         return table
-
-    def standard(values: Floats) -> Floats:
-        return np.ascontiguousarray(np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1))
-
     other = table.reshape(*shape)
-    moved = Numbers(standard(table.values), None if table.logs is None else standard(table.logs))
+    moved = table.reshape(*shape[-1:], *shape[:-1]).transpose(*range(1, len(shape)), 0)
     totals = [t.values.sum(axis=-1) for t in (moved, other)]
     fits = [bool(np.all((np.abs(total - 1.0) <= ACCEPTED) | (total == 0.0))) for total in totals]
     return (other if fits[1] and not fits[0] else moved).reshape(-1)

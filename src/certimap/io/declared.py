@@ -78,10 +78,8 @@ class Declared:
                 )
             if not first_fastest or len(above) < 2:
                 return [(tuple(parents), name, numbers.reshape(*sizes, child.n_states))]
-            order = [*reversed(range(len(above))), len(above)]
             turned = numbers.reshape(*reversed(sizes), child.n_states)
-            logs = None if turned.logs is None else turned.logs.transpose(order)
-            return [(tuple(parents), name, Numbers(turned.values.transpose(order), logs))]
+            return [(tuple(parents), name, turned.transpose(*reversed(range(len(above))), len(above)))]
 
         self._node(name, parents, line, pieces)
 

@@ -55,9 +55,7 @@ def read_evidence(
         if not is_single:
             raise tokens.fail(f"the file has {len(values)} numbers; expected {values[0]} pairs after the count")
         return [_case(tokens)]
-    cases: list[Evidence] = []
-    for _ in range(tokens.integer("the number of cases")):
-        cases.append(_case(tokens))
+    cases = [_case(tokens) for _ in range(tokens.integer("the number of cases"))]
     if tokens.at < len(values):
         raise tokens.fail(
             f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them; "

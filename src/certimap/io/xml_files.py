@@ -62,12 +62,8 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
         n_bytes = Path(path).stat().st_size
     except (OSError, ValueError):
         n_bytes = 0  # reading it reports the error
-    if n_bytes <= MAX_BYTES:
-        data = read_bytes(path)
-        n_bytes = len(data)
-    else:
-        data = b""
-    if n_bytes > MAX_BYTES:
+    data = read_bytes(path) if n_bytes <= MAX_BYTES else b""
+    if (n_bytes := max(n_bytes, len(data))) > MAX_BYTES:
         raise ParseError(f"has {n_bytes:,} bytes of XML; expected at most {MAX_BYTES:,}", path)
     if encoding is not None:
         data = _DECLARATION.sub("", read_text(path, encoding), count=1).encode("utf-8", "replace")
