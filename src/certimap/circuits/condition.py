@@ -342,7 +342,6 @@ def _sum_numbers(sums: Ints32, final: Ints32, is_sum: Flags) -> Ints:
 
 
 def _workspace(n_nodes: int, n_pool: int) -> Workspace:
-
     return Workspace(
         stack=np.empty(n_nodes + 1, np.int32),
         cursor=np.empty(n_nodes + 1, np.int32),

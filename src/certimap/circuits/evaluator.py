@@ -253,7 +253,6 @@ class Evaluator:
 
     @cached_property
     def _slots(self) -> tuple[Ints32, int]:
-
         plan = self.plan
         n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
         slot, free = np.empty(plan.n_nodes, np.int32), np.empty(plan.n_nodes, np.int32)
@@ -348,7 +347,6 @@ class Evaluator:
 
     @cached_property
     def _places(self) -> Places:
-
         n_nodes, n_states, n_members = self.plan.n_nodes, self.plan.domain.total_states, self._max_members
         context = n_nodes + 1
         members = context + n_nodes
@@ -393,7 +391,6 @@ class Sampler:
 
     @cached_property
     def _cumulated(self) -> Floats:
-
         out = np.empty_like(self.plan.weights)
         cumulate(self.plan.child_ptr, self.plan.weights, out)
         return out

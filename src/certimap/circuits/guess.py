@@ -124,6 +124,5 @@ class GuessedCircuit:
         return point
 
     def _pass(self, log_mass: Floats) -> float:
-
         structure.upward_log_mass(properties.circuit_arrays(self.circuit), log_mass)
         return float(log_mass[-1])
