@@ -30,7 +30,7 @@ from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
 # Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
 SMALL = full_width.Tuning(bits=(3.0, 5.0, 7.0), first_stride=1, gain=0.01)
-SWITCHING = portfolio.TurnTuning(turn=1.0, head_start=1.0, bits=(1.0, 3.0, 6.0), iterations=4)
+SWITCHING = portfolio.TurnTuning(turn=1.0, head_start=1.0, trials=1.0, bits=(1.0, 3.0, 6.0), iterations=4)
 TIGHT = full_width.Tuning(most_bits=4.0)
 
 
@@ -260,6 +260,20 @@ def test_turns_that_gain_nothing_go_to_the_part_that_bounds_best_and_some_to_eac
     assert turns[:4] == [0, 1, 2, 3]
     assert turns.count(1) > 20
     assert all(turns.count(k) > 3 for k in (0, 2, 3))
+
+
+def test_a_dear_first_piece_waits_until_the_others_have_worked() -> None:
+    model, query = random_network(7, 0.0)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver, ledger = Portfolio(portfolio.TurnTuning(trials=1.0)), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.step(solver.init(posterior, ledger.control, np.random.default_rng(0)), ledger)
+    first = state.parts[0]
+    assert (first.effort.n_nodes, first.rate) == (0, math.inf)
+    needs = first.needs
+    assert needs > 0.0
+    while not first.effort.n_nodes and not ledger.satisfied:
+        state = solver.step(state, ledger)
+    assert ledger.satisfied or sum(part.work for part in state.parts) >= needs
 
 
 def test_an_and_or_search_counts_its_sums_and_ends_a_step_by_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ class BoxBounds:
         self.recipe = Recipe(PLACE)
         self.ceilings = np.full(self.n_columns, np.inf)  # nats that no open assignment with a state exceeds
         self.gains: dict[int, float] = {}
-        self.bits = self.least_bits = 0.0
+        self.bits, self.least_bits = 0.0, delayed(problem, self.base, 0.0).log2_work
         self.work = 0.0
 
     @property
@@ -241,11 +241,17 @@ class FullWidth(WholeSpaceSolver):
         n_bytes = sum(len(mask) + 100 for _, _, mask in state.open[:1]) * len(state.open)
         return Effort(state.n_nodes, n_bytes, int(state.work))
 
+    def foreseen(self, state: FullWidthState) -> float:
+        """Return how many products the first bound takes, once its order is known; 0 when it is there."""
+        return 0.0 if state.bounds is None or state.n_nodes else 2.0 ** (state.bounds.least_bits + PASSES_LOG2)
+
     def step(self, state: FullWidthState, ledger: Ledger) -> FullWidthState:
-        """Bound what is open with more work than before, dive, or expand the most promising box."""
+        """Find an order, bound what is open with more work than before, dive, or expand the most promising box."""
         if state.bounds is None:
             posterior = state.posterior
             state.bounds = BoxBounds(posterior.problem, state.control, posterior.workers, self.tuning)
+            return state
+        if not state.n_nodes:
             self._open_whole(state, state.bounds)
         elif self._is_time_for_more(state, state.bounds):
             self._bound_open(state, state.bounds, ledger)

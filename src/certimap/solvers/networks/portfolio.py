@@ -41,6 +41,8 @@ class TurnTuning:
     # work of the first turns of `set_elimination`, and of `full_width`, which tries orders first
     head_start: float = 2.0**30
     trials: float = 2.0**29
+    # a first piece beyond that waits until all parts together have had so many times as much work
+    patience: float = 4.0
     # table entries per point from which `frontier`, which evaluates them by the hundred, waits for the others' end
     dear: float = 2.0**20
 
@@ -56,6 +58,7 @@ class PortfolioPart:
     turn: float  # what the next turn may cost
     keeps_books: bool = False  # whether it accounts for the whole space to the ledger
     is_spare: bool = False  # whether it has turns only where no other part goes on
+    needs: float = 0.0  # work that all parts together have before its first piece
     solver: Solver | None = None
     state: Any = None
     rate: float = math.inf  # share of the gap closed per unit of work, lately
@@ -186,7 +189,7 @@ class Portfolio(Solver):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
-        part.rate = max(gained, kept)
+        part.rate = math.inf if part.needs else max(gained, kept)
         if part.rate * self.tuning.turn < self.tuning.nothing:
             part.rate = 0.0
         state.done = all(p.done for p in state.parts)
@@ -194,14 +197,15 @@ class Portfolio(Solver):
 
     def _next(self, state: PortfolioState) -> PortfolioPart:
         waiting = [part for part in state.parts if not part.done]
-        waiting = [part for part in waiting if not part.is_spare] or waiting
+        had = sum(part.work for part in state.parts)
+        waiting = [part for part in waiting if part.needs <= had and not part.is_spare] or waiting
         at = state.n_turns % self.tuning.cycle
         if at == self.tuning.cycle - 1:
             return min(waiting, key=lambda part: part.work)
         if at == 1 and state.leader in waiting:
             return state.leader
         # what has not begun may close the gap for as much work as all have had
-        hope = 1.0 / max(1.0, sum(part.work for part in state.parts))
+        hope = 1.0 / max(1.0, had)
         return max(waiting, key=lambda p: (hope if p.rate == math.inf else p.rate, p is state.leader, -p.work))
 
     def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
@@ -214,6 +218,10 @@ class Portfolio(Solver):
                     continue
                 before = part.effort
                 part.state = part.solver.step(part.state, ledger)
+                if isinstance(part.solver, FullWidth) and self._is_early(
+                    part, part.solver.foreseen(part.state), state
+                ):
+                    return
                 part.work += part.weight * max(part.effort.work - before.work, 1)
                 if state.control.nodes_left(self.effort(state).n_nodes) == 0:
                     return
@@ -222,6 +230,13 @@ class Portfolio(Solver):
             part.done = True
         except TooLarge:
             part.done = True
+
+    def _is_early(self, part: PortfolioPart, foreseen: float, state: PortfolioState) -> bool:
+        """Whether a first piece is so dear that the other parts go on before it; they have as much work first."""
+        needs = self.tuning.patience * foreseen
+        is_early = foreseen > self.tuning.trials and needs > sum(p.work for p in state.parts)
+        part.needs = needs if is_early else 0.0
+        return is_early
 
     def _begin(self, part: PortfolioPart, state: PortfolioState) -> None:
         """Go on to a part's next solver, if there is one."""
