@@ -38,7 +38,8 @@ CLIQUE_LIMITS = (math.inf, 22.0, 16.0, 10.0)  # log2 of the largest clique that 
 # A search visits entries of lists of neighbours, at some 1e8 a second, and an elimination entries of tables.
 EFFORT = 2.0**27
 SHARE = 0.25  # visits per entry of the best order so far: a search never costs more than it can save
-HOPELESS, LITTLE = 64.0, 2.0**23  # log2 of entries that nothing will ever visit, and the visits spent on such
+HOPELESS = 64.0  # log2 of entries that nothing will ever visit
+DEAR, LITTLE = 44.0, 2.0**23  # log2 of entries that take hours, as do some bits less, and the visits for restarts
 TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
 SLOW_SHARE = 0.1  # of the time that is left, where visits take longer, as while kernels run as Python
 SLICE = 4_000_000  # visits between two checks of the clock
@@ -223,10 +224,9 @@ class _Search:
         self.stage = np.array([stage.get(v, HIDDEN) for v in self.variables], np.int64)
         self.place = np.zeros(len(self.variables), np.int64)
 
-    def effort_for(self, log2_size: float, effort: float, hopeless: float) -> float:
-        """Return the work to spend, given log2 of the entries of the best order; `hopeless` if none fits."""
-        is_hopeless = log2_size > HOPELESS
-        worth = hopeless if is_hopeless else SHARE * 2.0 ** min(log2_size, HOPELESS)
+    def effort_for(self, log2_size: float, effort: float, dear: float) -> float:
+        """Return the work to spend, given log2 of the entries of the best order; `dear` beyond `DEAR`."""
+        worth = dear if log2_size > DEAR else SHARE * 2.0 ** min(log2_size, HOPELESS)
         seconds = self.control.seconds_left
         if math.isfinite(seconds):  # in powers of two, so that it does not depend on the last millisecond
             effort = min(effort, 2.0 ** math.floor(math.log2(max(seconds, 1e-6) * TIME_SHARE * VISITS_PER_SECOND)))

@@ -154,6 +154,20 @@ def test_an_order_that_is_too_dear_is_given_up():
     assert min_fill(scopes, sizes, most_entries=2.0 ** (found.log2_size + 1)) == found
 
 
+def test_restarts_end_soon_where_hours_of_work_are_left(monkeypatch):
+    tried: list[float] = []
+    made = orders._Search.made
+    monkeypatch.setattr(orders._Search, "made", lambda search, *given: tried.append(0.0) or made(search, *given))
+    monkeypatch.setattr(orders, "LITTLE", 2.0**14)
+    scopes, sizes = grid(10)
+    whole = best_order(scopes, sizes)
+    n_tried = len(tried)
+    tried.clear()
+    monkeypatch.setattr(orders, "DEAR", whole.log2_size - 1.0)
+    assert best_order(scopes, sizes).log2_size >= whole.log2_size
+    assert 0 < len(tried) < n_tried
+
+
 def test_nothing_to_order():
     assert best_order([], {}).order == ()
     assert best_order([(), (3,)], {3: 2, 5: 4}).log2_size == pytest.approx(math.log2(6))
