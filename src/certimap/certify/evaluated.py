@@ -9,7 +9,7 @@ import numpy as np
 
 from certimap.certify.checks import check_log_probs, check_uppers
 from certimap.certify.draw_record import OVER_ONE
-from certimap.core.arrays import Floats, Ints, Words
+from certimap.core.arrays import Floats, Ints, Words, grown
 from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -113,15 +113,9 @@ class AtomStore:
     def _reserve(self, n: int) -> None:
         if n > len(self._log_probs):
             size = max(n, len(self._log_probs) + len(self._log_probs) // 2)
-            kept = np.empty((size, self._n_words), np.uint64)
-            kept[: self.n] = self._kept[: self.n]
-            log_probs = np.empty(size)
-            log_probs[: self.n] = self._log_probs[: self.n]
-            log_uppers = log_probs
-            if self.two_sided:
-                log_uppers = np.empty(size)
-                log_uppers[: self.n] = self._log_uppers[: self.n]
-            self._kept, self._log_probs, self._log_uppers = kept, log_probs, log_uppers
+            self._kept, log_uppers = grown(self._kept, size, self.n), self._log_uppers
+            self._log_probs = grown(self._log_probs, size, self.n)
+            self._log_uppers = grown(log_uppers, size, self.n) if self.two_sided else self._log_probs
         if 2 * n > len(self._table):
             self._refill(1 << (2 * n).bit_length())
 

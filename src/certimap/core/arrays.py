@@ -17,3 +17,10 @@ Ints8 = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
+
+
+def grown(array: Array, room: int, used: int) -> Array:
+    """Return a copy with more rows, of which those in use are kept."""
+    out = np.zeros((room, *array.shape[1:]), array.dtype)
+    out[:used] = array[:used]
+    return out

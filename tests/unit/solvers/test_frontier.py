@@ -23,7 +23,7 @@ from certimap.core.result import CertificateKind, Rule
 from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier, Pace, sample_open
-from certimap.solvers.box_search.open_boxes import OpenBoxes
+from certimap.solvers.box_search.open_boxes import OpenBoxes, OpenRows
 from certimap.solvers.driver import run
 from certimap.solvers.request import Request
 from certimap.testing import TablePosterior
@@ -128,10 +128,12 @@ def test_deepest_boxes_come_first_when_asked():
     masks = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1]], np.uint8)
     empty = np.zeros((3, 0))
     boxes.push(
-        SearchBoxes(masks, empty, empty),
-        np.array([-1.0, -3.0, -2.0]),
-        np.log([0.5, 0.3, 0.2]),
-        np.array([0, 4, 4], np.int32),
+        OpenRows(
+            SearchBoxes(masks, empty, empty),
+            np.array([-1.0, -3.0, -2.0]),
+            np.log([0.5, 0.3, 0.2]),
+            np.array([0, 4, 4], np.int32),
+        )
     )
     taken, bounds, masses, depths = boxes.take(1, deepest=True)
     assert bounds[0] == -2.0

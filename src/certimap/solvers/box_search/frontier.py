@@ -18,7 +18,7 @@ from certimap.core.probing import has_masses, prober_of
 from certimap.core.search_boxes import Layout, rounded_up
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
-from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, expand
+from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, OpenRows, expand
 
 N_STARTS = 4
 SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit
@@ -197,7 +197,7 @@ class Frontier(Solver):
         bound = np.full(1, 0.0 if has_masses(posterior) else posterior.facts.log_ceiling)
         whole = layout.full() if boxes is None else layout.of_boxes(boxes)
         measure = np.zeros(1) if boxes is None else _measure(posterior, layout, boxes)
-        opened.push(whole, bound, measure, np.zeros(1, np.int32))
+        opened.push(OpenRows(whole, bound, measure, np.zeros(1, np.int32)))
         return FrontierState(posterior, control, prober, rng, opened)
 
     def effort(self, state: FrontierState) -> Effort:
@@ -315,19 +315,19 @@ class Frontier(Solver):
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report the results."""
-        boxes, bounds, masses, depths = state.open.take(count, self._is_full(state), self._scales(state))
+        rows = state.open.take(count, self._is_full(state), self._scales(state))
         threshold = self._threshold(state, ledger)
         try:
-            found = expand(state.layout, state.prober, boxes, bounds, depths, threshold, ledger.recorder)
+            found = expand(state.prober, rows, threshold, ledger.recorder)
         except TimeUp:
-            state.open.push(boxes, bounds, masses, depths)
+            state.open.push(rows)
             raise
         state.n_nodes += found.n_probed
         spent = found.n_probed * state.prober.work
         state.work += spent
         state.draw_credit += self.draw_share / (1.0 - self.draw_share) * spent
         for children in found.children:
-            state.open.push(children.boxes, children.bounds, children.masses, children.depths)
+            state.open.push(children)
         self._take_in(state, ledger, found)
         self._prune(state, ledger)
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from certimap.certify.recorder import Recorder
-from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
+from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32, grown
 from certimap.core.box import Points
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Prober
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.branching import interval_score
+
+
+class OpenRows(NamedTuple):
+    """Boxes to open, with natural-log bounds and masses, and depths."""
+
+    boxes: SearchBoxes
+    bounds: Floats
+    masses: Floats
+    depths: Ints32
 
 
 class OpenBoxes:
@@ -76,8 +86,9 @@ class OpenBoxes:
     def _arrays(self) -> tuple[Array, ...]:
         return (self._bits, self._low, self._high, self._bounds, self._masses, self._depths)
 
-    def push(self, boxes: SearchBoxes, bounds: Floats, masses: Floats, depths: Ints32) -> None:
+    def push(self, given: OpenRows) -> None:
         """Add boxes."""
+        boxes, bounds, masses, depths = given
         end = self.n + len(boxes)
         if end > len(self._bounds):
             room = max(end, len(self._bounds) + len(self._bounds) // 2)
@@ -95,9 +106,7 @@ class OpenBoxes:
         mask = np.unpackbits(bits, axis=1, count=self.n_columns)
         return SearchBoxes(mask, self._low[: self.n][rows].copy(), self._high[: self.n][rows].copy())
 
-    def take(
-        self, count: int, deepest: bool, scales: Floats | None = None
-    ) -> tuple[SearchBoxes, Floats, Floats, Ints32]:
+    def take(self, count: int, deepest: bool, scales: Floats | None = None) -> OpenRows:
         """Remove and return up to `count` boxes, with their bounds, masses and depths.
 
         Given `scales` of the real variables (inf for others), take the widest boxes in these units instead.
@@ -111,7 +120,7 @@ class OpenBoxes:
             rows = np.argpartition(-widths, count - 1)[:count]
         else:
             rows = np.argpartition(-self.bounds, count - 1)[:count]
-        taken = (self.boxes(rows), self.bounds[rows], self.log_masses[rows], self._depths[rows])
+        taken = OpenRows(self.boxes(rows), self.bounds[rows], self.log_masses[rows], self._depths[rows])
         keep = np.ones(self.n, np.bool_)
         keep[rows] = False
         self._fill_gaps(rows, keep)
@@ -140,24 +149,7 @@ class OpenBoxes:
         self.n = left
 
 
-def grown(array: Array, room: int, used: int) -> Array:
-    """Return a copy with more rows, of which those in use are kept."""
-    out = np.zeros((room, *array.shape[1:]), array.dtype)
-    out[:used] = array[:used]
-    return out
-
-
 MAX_HINTS = 4  # hints per generation
-
-
-@dataclass(frozen=True, eq=False)
-class Children:
-    """Boxes to open, with natural-log bounds and masses, and depths."""
-
-    boxes: SearchBoxes
-    bounds: Floats
-    masses: Floats
-    depths: Ints32
 
 
 @dataclass(eq=False)
@@ -168,7 +160,7 @@ class Expansion:
     split. `points` are boxes of one point, `hints` points worth scoring. Masses are in the prober's measure.
     """
 
-    children: list[Children] = field(default_factory=list[Children])
+    children: list[OpenRows] = field(default_factory=list[OpenRows])
     closed: tuple[float, float] = (-math.inf, -math.inf)
     stuck: float = -math.inf
     points: list[Points] = field(default_factory=list[Points])
@@ -185,23 +177,16 @@ class Expansion:
             )
 
 
-def expand(
-    layout: Layout,
-    prober: Prober,
-    boxes: SearchBoxes,
-    bounds: Floats,
-    depths: Ints32,
-    threshold: float,
-    recorder: Recorder | None = None,
-) -> Expansion:
+def expand(prober: Prober, rows: OpenRows, threshold: float, recorder: Recorder | None = None) -> Expansion:
     """Probe boxes until no more columns can be dropped, then branch.
 
     A column whose bound is at most `threshold` (nats) is dropped from its box. A box in which some variable has no
     column left is closed. Each remaining box branches on the variable whose column bounds have the smallest sum.
     Cost: one probe per box, and one more each time that it shrinks.
     """
-    result = Expansion()
+    layout, result = prober.layout, Expansion()
     before: Floats | None = None
+    boxes, bounds, _, depths = rows
     opened = boxes
     while len(boxes):
         answers = prober.probe(boxes)
@@ -224,8 +209,8 @@ def expand(
             layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
         )
         if recorder is not None:
-            rows, halves = np.nonzero((n_alive < 2) & layout.is_real)
-            recorder.cut(halves, answers.splits[rows, halves])
+            at, halves = np.nonzero((n_alive < 2) & layout.is_real)
+            recorder.cut(halves, answers.splits[at, halves])
             at = np.flatnonzero(ready)[choice >= 0]
             chosen = choice[choice >= 0]
             values = np.where(layout.is_real[chosen], answers.splits[at, chosen], np.nan)
@@ -312,7 +297,7 @@ def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Float
 
 def _branch(
     layout: Layout, boxes: SearchBoxes, depths: Ints32, answers: Answers, each: Floats, rows: Ints, choice: Ints
-) -> Children:
+) -> OpenRows:
     """Split each of `rows` into one box per column of its chosen variable."""
     chosen = layout.variable_of == choice[rows][:, None]
     which, columns = np.nonzero(chosen & (boxes.mask[rows] > 0))
@@ -326,7 +311,7 @@ def _branch(
     upper = real & ~lower
     high[lower, variables[lower]] = answers.splits[parents[lower], variables[lower]]
     low[upper, variables[upper]] = np.nextafter(answers.splits[parents[upper], variables[upper]], np.inf)
-    return Children(
+    return OpenRows(
         SearchBoxes(mask, low, high),
         each[parents, columns],
         answers.each_mass[parents, columns],

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.arrays import Flags, Floats, Ints
+from certimap.core.arrays import Flags, Floats, Ints, grown
 from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.domain import Real
@@ -19,7 +19,6 @@ from certimap.core.probing import prober_of
 from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, WholeSpaceSolver
-from certimap.solvers.box_search.open_boxes import grown
 
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
 REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
