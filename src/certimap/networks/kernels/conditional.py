@@ -76,6 +76,17 @@ def step(sizes: Ints, first: int, n_axes: int, position: Ints, strides: Ints, p:
 
 
 @jit_part
+def first_entries(a: SumArrays, r: int, position: Ints, at: Ints) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """Go to the first entry of each input; return their number, the axes, and where the own strides are."""
+    first, f = a.input_ptr[r], a.axis_ptr[r]
+    n, n_axes = a.input_ptr[r + 1] - first, a.axis_ptr[r + 1] - f
+    for i in range(n):
+        at[i] = a.input_start[first + i]
+    position[:n_axes] = 0
+    return n, f, n_axes, a.stride_ptr[r] + n_axes * n
+
+
+@jit_part
 def error_of(a: Scalar, b: Scalar, total: Scalar) -> float:
     """Return what rounding took away from a sum of two finite numbers (Knuth); 0 where the sum is not finite."""
     there = total - a
@@ -126,25 +137,17 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
 
 @jit_part
 def scale(
-    values: Floats,
-    start: int,
-    stop: int,
-    top: Floats,
-    is_last: bool,
-    low: Floats,
-    high: Floats,
-    logs: Floats,
-    lost: Floats,
+    a: SumArrays, r: int, message: Floats, top: Floats, low: Floats, high: Floats, logs: Floats, lost: Floats
 ) -> None:
     """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`.
 
     What is taken out is added to `logs`, and the rounding of that sum to `lost`. `high` gets the log of the
     largest entry, 0 where that is below 1.
     """
-    n_rows = values.shape[1]
-    strays = is_last
+    n_rows = message.shape[1]
+    strays = r == len(a.own) - 1
     for b in range(n_rows):
-        high[b] = np.log(max(top[b], 1.0))
+        high[r, b] = np.log(max(top[b], 1.0))
         if not MESSAGE_LOW < top[b] < 1.0 / MESSAGE_LOW:
             strays = True
     if not strays:
@@ -154,13 +157,13 @@ def scale(
         total = logs[b] + taken
         lost[b] += error_of(logs[b], taken, total)
         logs[b] = total
-        high[b] = 0.0
+        high[r, b] = 0.0
         if top[b] > 0.0:
-            low[b] -= taken
+            low[r, b] -= taken
             top[b] = 1.0 / top[b]
-    for j in range(start, stop):
+    for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
         for b in range(n_rows):
-            values[j, b] *= top[b]
+            message[j, b] *= top[b]
 
 
 @jit_part
@@ -198,14 +201,7 @@ def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: 
         table_bases(a, r, points, bases)
         fill_local(a, r, bases, False, position, at, local)
         flag_rows(a, r, a.local_ptr[r + 1] - a.local_ptr[r], local, low, high, flags)
-        first = a.input_ptr[r]
-        n = a.input_ptr[r + 1] - first
-        f = a.axis_ptr[r]
-        n_axes = a.axis_ptr[r + 1] - f
-        q = a.stride_ptr[r] + n_axes * n
-        for i in range(n):
-            at[i] = a.input_start[first + i]
-        position[:n_axes] = 0
+        n, f, n_axes, q = first_entries(a, r, position, at)
         top[:] = 0.0
         least[:] = np.inf
         for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
@@ -235,17 +231,7 @@ def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: 
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
         for b in range(n_rows):
             low[r, b] = np.log(least[b])
-        scale(
-            message,
-            a.message_start[r],
-            a.message_start[r] + a.message_size[r],
-            top,
-            r == len(a.own) - 1,
-            low[r],
-            high[r],
-            out,
-            lost,
-        )
+        scale(a, r, message, top, low, high, out, lost)
     for b in range(n_rows):
         out[b] += lost[b]
 
@@ -267,14 +253,7 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
     for r in range(len(a.own)):
         table_bases(a, r, point.reshape((1, len(point))), bases)
         fill_local(a, r, bases, True, position, at, local.reshape((len(local), 1)))
-        first = a.input_ptr[r]
-        n = a.input_ptr[r + 1] - first
-        f = a.axis_ptr[r]
-        n_axes = a.axis_ptr[r + 1] - f
-        q = a.stride_ptr[r] + n_axes * n
-        for i in range(n):
-            at[i] = a.input_start[first + i]
-        position[:n_axes] = 0
+        n, f, n_axes, q = first_entries(a, r, position, at)
         best = -np.inf
         for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
             top = -np.inf
