@@ -41,6 +41,7 @@ class Control:
     max_memory: int | None = None
     interrupted: bool = False  # set when the user asks for the best answer so far
     busy: bool = False  # whether bookkeeping that an interrupt must not break is under way
+    searching: bool = False  # whether a step of a solver is under way, which may end where the time does
     time_limit: float | None = None  # seconds from `started` on that were allowed first
     started: float = field(default_factory=time.perf_counter)
     # what conditioning has found, by model and query, for a second attempt; None where there is none

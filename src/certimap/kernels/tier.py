@@ -103,7 +103,7 @@ class Tier:
         if control is None or control.seconds_left > longest or not self._is_served(signature):
             compiling()
             return self._compile(*arguments)
-        wait = functools.partial(self._awaited, signature, control, control.is_late)
+        wait = functools.partial(self._awaited, signature, control, control.is_late and not control.searching)
         if self._copy is None or self._is_refused or _size(arguments) > MOST_ENTRIES:
             return wait(*arguments)
         is_on_disk = functools.partial(self._is_on_disk, signature)
@@ -121,7 +121,7 @@ class Tier:
     ) -> Callable[..., Any]:
         """Return compiled code when it is on disk; compile it here `longest` seconds after the limit.
 
-        Raises TimeUp if the limit ends the wait, unless the call is a last step after it or must not end early.
+        Raises TimeUp if the limit ends the wait, unless it is a last step after search or must not end early.
         """
         compiling()
         end = time.perf_counter() + control.seconds_left + longest

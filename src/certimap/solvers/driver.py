@@ -120,11 +120,14 @@ def _loop(
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
+    ledger.control.searching = True
     try:
         rng = _stream(seed, 1) if solver.is_seeded else _UNUSED
         return _stepped(solver, solver.init(posterior, ledger.control, rng), ledger, history)
     except TimeUp:  # a step that could not end in time stopped; its reports stand
         return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+    finally:
+        ledger.control.searching = False
 
 
 def _stream(seed: int, number: int) -> np.random.Generator:

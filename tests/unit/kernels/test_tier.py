@@ -217,6 +217,15 @@ def test_a_last_step_waits_for_a_stuck_process_for_some_seconds_only(asked, monk
     assert stand.compiled == 1
 
 
+def test_a_step_of_a_search_that_begins_after_the_limit_waits_for_nothing(asked, monkeypatch):
+    monkeypatch.setattr(tier, "patience", 0.0)
+    stand, control = Stand(doubled.py_func), Control.starting_now(0.0)
+    control.searching = True
+    with controlled_by(control), pytest.raises(TimeUp, match="compiling kernels"):
+        call(tier.Tier(stand), np.ones(tier.MOST_ENTRIES + 1))
+    assert stand.compiled == 0
+
+
 class Shielded:
     """Ignores the first exception raised in its finalizer, as Python does."""
 
