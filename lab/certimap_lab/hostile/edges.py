@@ -19,7 +19,7 @@ from certimap.ask.api import map_query
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.model import Model
-from certimap.errors import CertimapError, ImpossibleEvidence, QueryError
+from certimap.errors import CertimapError, ImpossibleEvidence, ParseError, QueryError
 from certimap_lab.hostile import circuits, networks
 from certimap_lab.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap_lab.hostile.exact import CONTEXT, ONE, ZERO, Exact, from_floats, from_logs
@@ -124,6 +124,7 @@ def gaps(rng: np.random.Generator) -> HostileCase:
         path = Path(folder) / f"model{suffix}"
         path.write_text(text)
         model = io.read(path)
+        _check_cut(path.with_name(f"cut{suffix}"), text)
         if rng.random() < 0.5:
             io.write(model, path.with_suffix(".npz"))
             model = io.read(path.with_suffix(".npz"))
@@ -136,6 +137,16 @@ def gaps(rng: np.random.Generator) -> HostileCase:
     factors += [((n, v), of(_stored(table, suffix))) for v, table in enumerate(tables)]
     known = Domain([*domain, Categorical("part", tuple(range(n_parts)))])
     return HostileCase(model, query, evidence, factor_truth(known, factors, query, evidence))
+
+
+def _check_cut(path: Path, text: str) -> None:
+    """Raise an error if a file without its last line, the root of a .jpc, is read as a model."""
+    path.write_text("\n".join(text.rstrip("\n").split("\n")[:-1]) + "\n")
+    try:
+        io.read(path)
+    except ParseError:
+        return
+    raise AssertionError(f"a {path.suffix} file that is cut short is read as a model")
 
 
 def _shares(rng: np.random.Generator, size: int, style: str) -> Floats:
