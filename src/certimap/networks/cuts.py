@@ -336,6 +336,8 @@ def _summed(rows: Ints, at: Ints, n: int) -> Ints:
 def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, int], float] | None:
     """Return a best assignment and its bound (nats) if a minimum cut finds it, because no cycle is frustrated.
 
+    The bound includes the rounding of the problem's tables (`Problem.log_slack`).
+
     `problem`: of floats, without nuisance variables. `control`: looked at between flows.
     """
     balanced = _balanced(problem)
@@ -347,6 +349,8 @@ def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, 
     if np.any(states == OPEN):
         return None
     bound = above_nats(fine.constant + found.constant, fine.unit)
+    if problem.log_slack > 0.0:
+        bound = math.nextafter(bound + problem.log_slack, math.inf)
     return dict(zip(variables.tolist(), states.tolist(), strict=True)), bound
 
 

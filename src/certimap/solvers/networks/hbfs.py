@@ -249,7 +249,7 @@ class HybridBestFirst(Solver):
         if found is None:
             return False
         ledger.candidates(state.point(found[0])[None, :])
-        ledger.frontier(0.0, found[1], is_rounded=True)  # of integers
+        ledger.frontier(0.0, found[1], is_rounded=True)  # of integers, and of what logs are off by
         state.is_eliminated = True
         return True
 
