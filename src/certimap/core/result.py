@@ -173,7 +173,7 @@ class MapResult:
         ln p(q | e) in nats; None where p(e) is unknown.
     log_evidence, log_joint
         ln p(e), and ln p(q, e) = `log_prob` + `log_evidence`; of the unnormalised product in a Markov
-        network.
+        network. See `is_lower_side`.
     log_upper_bound, log_joint_upper_bound
         Upper bounds on ln p* and on ln p* + ln p(e).
     certificate
@@ -195,6 +195,9 @@ class MapResult:
         In words, why a requested proof is missing or proves less than the certificate.
     is_density
         Whether `log_prob` and its bounds are densities, which may exceed 1.
+    is_lower_side
+        Whether `log_joint` (or `log_prob`) is only a lower bound on the answer's own value: no sum over the other
+        variables was in reach.
     min_entropy_bits
         Two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability. None for densities
         and if p(e) is unknown.
@@ -242,6 +245,7 @@ class MapResult:
     proof: Proof | None = None
     no_proof: str | None = None
     is_density: bool = False
+    is_lower_side: bool = False
     min_entropy_bits: tuple[float, float] | None = None
     draws_needed: tuple[float, float] | None = None
     located: dict[str, tuple[float, float]] | None = None
@@ -303,8 +307,9 @@ class MapResult:
         for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
             if data[name] is None:
                 del data[name]
-        if not self.is_density:
-            del data["is_density"]
+        for name in ("is_density", "is_lower_side"):
+            if not data[name]:
+                del data[name]
         return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:

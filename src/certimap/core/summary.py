@@ -123,6 +123,8 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
     rows = [(name, _with_log(result.log_prob, "ln p"))]
     if result.log_prob is None:
         rows = [("joint value", _with_log(result.log_joint, "ln"))]
+    if result.is_lower_side:
+        rows = [(rows[0][0], f"at least {rows[0][1]}")]
     low, high = result.log_prob, result.log_upper_bound
     if low is None:
         low, high = result.log_joint, result.log_joint_upper_bound

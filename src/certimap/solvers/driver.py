@@ -267,6 +267,8 @@ def _result(
     conditional, conditional_upper = (best[0][0], upper) if normalised else (other, other_upper)
     joint, joint_upper = (other, other_upper) if normalised else (best[0][0], upper)
     to_conditional = 0.0 if normalised or shift is None else shift
+    value, answer = best[0]
+    room = ledger.tolerance + 2.0 * max(bounds.SLACK, facts.log_slack)
     return MapResult(
         assignment=labels[0],
         log_prob=conditional,
@@ -296,6 +298,7 @@ def _result(
         else None,
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
         is_density=facts.is_density,
+        is_lower_side=bool(ledger.atoms.log_uppers[answer] > value + room),
     )
 
 

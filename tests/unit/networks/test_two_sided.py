@@ -77,16 +77,21 @@ def test_the_conformance_cases_hold():
     check_posterior(TwoSidedNetworkPosterior.of_network(network, make_query(network.domain, ["0", "1", "2"])))
 
 
-def test_what_was_refused_is_answered(monkeypatch):
+@pytest.mark.parametrize("max_nodes", [0, 200])
+def test_what_was_refused_is_answered(max_nodes, monkeypatch):
     monkeypatch.setattr(from_wide_networks, "MAX_POINT_WORK", 10.0)
     monkeypatch.setattr(from_wide_networks, "MAX_SUMMED", 1)
     network = random_network(np.random.default_rng(5), zeros=0.0)
-    limits = {"max_edges": 20, "epsilon": 0.0, "delta": 0.0, "rng": 0, "max_nodes": 200}
+    limits = {"max_edges": 20, "epsilon": 0.0, "delta": 0.0, "rng": 0, "max_nodes": max_nodes}
     result = cm.map_query(network, ["0", "1", "2"], **limits)
     points = np.array(list(itertools.product(*(range(int(k)) for k in network.domain.n_states[:3]))))
     truth = exact_values(network, ["0", "1", "2"], points)
     assert result.solver == "portfolio"
     assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
+    states = [network.domain[name].states.index(label) for name, label in result.assignment.items()]
+    value = exact_values(network, ["0", "1", "2"], np.array([states]))[0]
+    assert result.is_lower_side == (result.log_joint < value - 1e-8)
+    assert result.is_lower_side == ("joint value  at least " in str(result))
     with pytest.raises(cm.SolverError, match="too wide for that; use solver='auto'"):
         cm.map_query(network, ["0", "1", "2"], solver="aobb", **limits)
 
