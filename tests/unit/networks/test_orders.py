@@ -182,3 +182,12 @@ def test_a_clique_with_little_room():
     assert found is not None
     assert found.order[0] == 0
     assert found.log2_largest == 30.0
+
+
+def test_an_order_is_found_whatever_its_cliques_cost():
+    sizes = dict.fromkeys(range(1200), 2)
+    clique = [tuple(range(1200))]
+    for found in (best_order(clique, sizes), min_fill(clique, sizes)):
+        assert sorted(found.order) == list(range(1200))
+        assert found.log2_size > 1000.0
+    assert min_fill(clique, sizes, most_entries=1e300) is None

@@ -274,7 +274,8 @@ def eliminate(
     when given up. Called again, it goes on.
     """
     n = len(g.start)
-    most_entries, limit = 2.0 ** min(log2_most, 1000.0), g.counters[WORK] + max_work
+    most_entries = 2.0**log2_most if log2_most < 1023.0 else np.inf
+    limit = g.counters[WORK] + max_work
     while g.counters[N_DONE] < n:
         done = g.counters[N_DONE]
         v = given[done] if done < len(given) else g.heap[0]
