@@ -156,7 +156,9 @@ class NodeLines:
         words = line.words[start:stop]
         for word in words:
             if not _INTEGER.fullmatch(word):
-                raise self.fail(f"{cut(word)} stands where {what} is needed; expected an integer", line)
+                raise self.fail(
+                    f"{cut(word)} stands where {what} is needed; expected an integer of at most nine digits", line
+                )
         return list(map(int, words))
 
     def log_weights(self, line: Line, words: Sequence[str]) -> list[float]:

@@ -271,7 +271,7 @@ REFUSED = [
         ":2: the file has 7 nodes where its header says 8; it is cut short",
     ),
     ("psdd", PSDD.replace("psdd 5", "psdd 6"), "has 5 nodes where its header says 6"),
-    ("jpc", JPC.replace("jpc 8", "jpc 1000000000"), "has 8 nodes where its header says 1000000000"),
+    ("jpc", JPC.replace("jpc 8", "jpc 999999999"), "has 8 nodes where its header says 999999999"),
     ("jpc", JPC.replace("jpc 8", "jpc -x"), "'-x' stands where a count is needed"),
     ("json", "[]", "no list of nodes"),
     ("json", "{", ":1: is no JSON"),
