@@ -52,14 +52,21 @@ class Twice:
 
 
 def copied(value, made):
-    """Copy the arrays that a call may write to, each once."""
+    """Copy the arrays that a call may write to; views of one memory are views of one copy."""
     if isinstance(value, tuple):
         items = [copied(item, made) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if not isinstance(value, np.ndarray) or not value.flags.writeable:
         return value
-    key = (value.ctypes.data, value.shape, value.strides, value.dtype.str)
-    return made.setdefault(key, value.copy(order="K"))
+    whole = value
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    if not whole.flags.c_contiguous:
+        key = (value.ctypes.data, value.shape, value.strides, value.dtype.str)
+        return made.setdefault(key, value.copy(order="K"))
+    memory = made.setdefault(whole.ctypes.data, bytearray(whole.tobytes()))
+    start = value.ctypes.data - whole.ctypes.data
+    return np.ndarray(value.shape, value.dtype, memory, start, value.strides)
 
 
 def bits(value):
