@@ -12,7 +12,7 @@ from certimap.core.arrays import Ints
 from certimap.core.axes import spread
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels.buckets import CONSTANT, GATHERED, HARD, ROW, reduce_out
-from certimap.networks.problem import Table, Values, product
+from certimap.networks.problem import Table, Values, product, strides_of
 
 SMALL_TABLE = 2**12  # largest product, in entries, for multiplying tables beforehand
 LEAST_ROW, LARGEST_ROW = 128, 2048  # a row that stays one may be shorter
@@ -61,12 +61,12 @@ def eliminated(
     kept, inner = scope[: len(scope) - n_inner], scope[len(scope) - n_inner :]
     outer, together = [u for u in kept if u in large], [u for u in kept if u not in large]
     parts = [_in_rows(t, inner, sizes) for t in _merged(tables, sizes, is_sum)]
-    steps = [_steps(t.scope, sizes) for t in parts]
+    steps = [strides_of(t.scope, sizes) for t in parts]
     rows, places = (np.array([_offsets(s, order, sizes) for s in steps]) for order in ((*outer, *together), inner))
     is_row = (places == np.arange(n_low)).all(axis=1)
     kinds = np.where(places.any(axis=1), np.where(is_row, ROW, GATHERED), CONSTANT)
     strides = np.array([s.get(v, 0) for s in steps])
-    targets = _offsets(_steps(kept, sizes), (*outer, *together), sizes)
+    targets = _offsets(strides_of(kept, sizes), (*outer, *together), sizes)
     targets = targets.reshape(-1, math.prod(sizes[u] for u in together))
     flat = [t.log_values.reshape(-1) for t in parts]
     flat += [np.zeros(1, flat[0].dtype)] * (MAX_TABLES - len(flat))
@@ -91,12 +91,6 @@ def eliminated(
 def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
     """Return the smallest type that holds a state."""
     return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
-
-
-def _steps(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:
-    """Return how far the entries for the next state of each variable are in a table."""
-    lengths = [sizes[u] for u in scope]
-    return {u: math.prod(lengths[k + 1 :]) for k, u in enumerate(scope)}
 
 
 def _offsets(steps: Mapping[int, int], order: Sequence[int], sizes: Mapping[int, int]) -> Ints:
