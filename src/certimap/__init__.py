@@ -6,31 +6,12 @@ Names are loaded when first used, so that importing the package is quick and com
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
-from certimap.core.named import stubbed
+from certimap.core.named import lazily
 
 __version__ = "0.1.0"
 
 
-_PLACES = stubbed(__name__)
+_PLACES, __getattr__, __dir__ = lazily(__name__)
 _OPTIONAL = {"MapImputer"}  # derives from scikit-learn's classes, which `from certimap import *` must not need
 _NAMES = {name for name, place in _PLACES.items() if place != __name__} - _OPTIONAL
 __all__ = sorted(["__version__", *_NAMES])  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module 'certimap' has no attribute {name!r}")
-    is_room = place == __name__
-    value = (
-        importlib.import_module(f"certimap.{name}") if is_room else getattr(importlib.import_module(place), name)
-    )
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *_PLACES})

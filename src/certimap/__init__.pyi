@@ -34,10 +34,10 @@ from certimap.core.control import Limits as Limits
 from certimap.core.domain import Categorical as Categorical
 from certimap.core.domain import Domain as Domain
 from certimap.core.domain import Real as Real
-from certimap.core.function_posterior import FunctionPosterior as FunctionPosterior
 from certimap.core.model import Model as Model
 from certimap.core.posterior import BoxPosterior as BoxPosterior
 from certimap.core.posterior import Facts as Facts
+from certimap.core.posterior import FunctionPosterior as FunctionPosterior
 from certimap.core.posterior import Posterior as Posterior
 from certimap.core.query import Query as Query
 from certimap.core.query import make_query as make_query

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from certimap.ask.api import map_query
-from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import FunctionPosterior
 from certimap.core.result import MapResult
 from certimap.errors import MissingDependency, QueryError
 

@@ -10,7 +10,7 @@ from density_bounds_twin import highest, local_top, log_bound, log_tops
 
 import certimap as cm
 from certimap.circuits.kernels.mixture import LeafProducts, climb_gaussians, slopes_for
-from certimap.core.search_boxes import SearchBoxes
+from certimap.core.box import SearchBoxes
 
 
 def random_case(rng: np.random.Generator, n: int, full: bool = False):

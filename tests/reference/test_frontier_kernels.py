@@ -12,11 +12,10 @@ from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.core.box import Boxes
+from certimap.core.box import Boxes, Layout, SearchBoxes
 from certimap.core.domain import Domain
 from certimap.core.probing import climb
 from certimap.core.query import make_query
-from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import ImpossibleEvidence
 
 

@@ -17,10 +17,10 @@ from certimap.circuits.kernels.probe import log_column, slack_of
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
+from certimap.core.box import SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
 from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS
-from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import ImpossibleEvidence
 
 

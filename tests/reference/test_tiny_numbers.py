@@ -16,12 +16,11 @@ from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.core.box import Boxes
+from certimap.core.box import Boxes, SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import FunctionPosterior
 from certimap.core.probing import answers_in
 from certimap.core.query import make_query
-from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import ImpossibleEvidence
 
 CLOSE = {"rel": 1e-12, "abs": 1e-10}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from certimap.ask.api import condition
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.core.box import SearchBoxes
 from certimap.core.domain import Domain, Real
-from certimap.core.search_boxes import SearchBoxes
 from certimap.testing.solver_cases import random_density, random_normals
 
 FAMILIES = ("diagonal", "full", "kinds")

@@ -205,7 +205,7 @@ def _seed_finding(probabilities: Any, mode: int, wanted: int) -> int:
 
 
 def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) -> Any:
-    from certimap.core.function_posterior import FunctionPosterior
+    from certimap.core.posterior import FunctionPosterior
     from certimap.solvers.driver import run
     from certimap.solvers.request import Request
     from certimap.solvers.sampling.pac import Pac

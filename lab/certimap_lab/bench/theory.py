@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from certimap.certify.bounds import good_radius, log_ball_weight, log_draws_needed, log_tau
 from certimap.core.box import Points
 from certimap.core.domain import Domain, Real
-from certimap.core.function_posterior import FunctionPosterior
-from certimap.core.posterior import Posterior
+from certimap.core.posterior import FunctionPosterior, Posterior
 from certimap.core.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.solvers.request import Request

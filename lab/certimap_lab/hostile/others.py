@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from certimap import io
 from certimap.core.arguments import is_list, is_set
 from certimap.core.domain import Domain
-from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import FunctionPosterior
 from certimap.errors import ModelError
 from certimap.networks import BayesianNetwork
 from certimap.networks.network import Network

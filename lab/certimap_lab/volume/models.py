@@ -11,7 +11,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import FunctionPosterior
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.solvers.registry import names

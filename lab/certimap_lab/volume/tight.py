@@ -17,8 +17,7 @@ from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain, Real
-from certimap.core.function_posterior import FunctionPosterior
-from certimap.core.posterior import Capability, Draws, Masses
+from certimap.core.posterior import Capability, Draws, FunctionPosterior, Masses
 from certimap.core.probing import log_bounds
 from certimap.networks import BayesianNetwork, Factor
 from certimap.solvers.base import Solver

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from certimap.core.arrays import Array, Bytes, Floats, Ints
+from certimap.core.box import Layout, SearchBoxes
 from certimap.core.posterior import Prober
-from certimap.core.search_boxes import Layout, SearchBoxes
 
 if TYPE_CHECKING:
     from certimap.circuits.prober import PlanProber

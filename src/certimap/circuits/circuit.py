@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from certimap.circuits.leaves import leaf_kind
-from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
-from certimap.core.axes import spans
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32, spans
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.query import make_query

@@ -17,10 +17,9 @@ from certimap.circuits.kernels.probe import probe_rows
 from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Array, Floats, Ints
-from certimap.core.box import Points
+from certimap.core.box import Answers, Layout, Points, SearchBoxes
 from certimap.core.control import Control
 from certimap.core.posterior import Tightening
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.mixture_bounds import room_for
 from certimap.kernels.parallel import for_blocks
 

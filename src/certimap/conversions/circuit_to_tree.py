@@ -20,12 +20,11 @@ from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
-from certimap.core.box import Points
+from certimap.core.box import Answers, Points, SearchBoxes
 from certimap.core.control import Control, WorkClock
 from certimap.core.posterior import Tightening
 from certimap.core.query import make_query
 from certimap.core.rounding import LOG_FLOOR
-from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.kernels.parallel import for_blocks
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum, is_simple

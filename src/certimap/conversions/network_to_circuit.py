@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.core.arrays import Floats, Ints, Ints8, Ints32, Words
-from certimap.core.axes import spans, spread
+from certimap.core.arrays import Floats, Ints, Ints8, Ints32, Words, spans, spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum, log_sum_runs

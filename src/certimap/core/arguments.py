@@ -112,39 +112,18 @@ def keywords_hinted(
 Record = dict[str, Any]  # an object of a JSON file
 
 
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether the value is a list."""
-    return isinstance(value, list)
+def _guard(*kinds: type) -> Callable[[object], Any]:
+    return lambda value: isinstance(value, kinds)
 
 
-def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether the value is a list or a tuple."""
-    return isinstance(value, list | tuple)
-
-
-def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """Whether the value is a tuple."""
-    return isinstance(value, tuple)
-
-
-def is_set(value: object) -> TypeGuard[set[Any] | frozenset[Any]]:
-    """Whether the value is a set, frozen or not."""
-    return isinstance(value, set | frozenset)
-
-
-def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
-    """Whether the value is a dict."""
-    return isinstance(value, dict)
-
-
-def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether the value is a mapping."""
-    return isinstance(value, Mapping)
-
-
-def is_path(value: object) -> TypeGuard[str | PathLike[str]]:
-    """Whether the value is a text or a path."""
-    return isinstance(value, str | PathLike)
+# `isinstance`, after which a type checker knows the container, with entries of any type
+is_list: Callable[[object], TypeGuard[list[Any]]] = _guard(list)
+is_tuple: Callable[[object], TypeGuard[tuple[Any, ...]]] = _guard(tuple)
+is_sequence: Callable[[object], TypeGuard[list[Any] | tuple[Any, ...]]] = _guard(list, tuple)
+is_set: Callable[[object], TypeGuard[set[Any] | frozenset[Any]]] = _guard(set, frozenset)
+is_dict: Callable[[object], TypeGuard[dict[Any, Any]]] = _guard(dict)
+is_mapping: Callable[[object], TypeGuard[Mapping[Any, Any]]] = _guard(Mapping)
+is_path: Callable[[object], TypeGuard[str | PathLike[str]]] = _guard(str, PathLike)
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:

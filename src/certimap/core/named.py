@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -31,12 +32,29 @@ class Named:
         return at(self.place)(*arguments, **keywords)
 
 
-def stubbed(package: str) -> dict[str, str]:
-    """Return the module of every name in a package's `__init__.pyi`; that of a module is the package itself."""
+def lazily(package: str) -> tuple[dict[str, str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return what loads the names in a package's `__init__.pyi` when first used.
+
+    The places are the module of every name (that of a module is the package itself); then follow the functions
+    `__getattr__` and `__dir__` of the package.
+    """
     stub = pkgutil.get_data(package, "__init__.pyi")
     assert stub is not None
     lines = re.findall(r"^from (\S+) import (\w+) as \2$", stub.decode("ascii"), re.MULTILINE)
-    return {name: module for module, name in lines}
+    places: dict[str, str] = {name: module for module, name in lines}
+
+    def loaded(name: str) -> Any:
+        place = places.get(name)
+        if place is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = import_module(f"{package}.{name}") if place == package else getattr(import_module(place), name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    def names() -> list[str]:
+        return sorted({*places, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
+
+    return places, loaded, names
 
 
 def needed(module: str, sentence: str) -> Any:

@@ -1,4 +1,4 @@
-"""The interface of p(q | e) to solvers and the ledger: constant facts and optional capabilities.
+"""The interface of p(q | e) to solvers and the ledger, and a user's own functions behind it.
 
 Every posterior states its `Facts` and implements `log_prob`. Everything else is a *capability*, a protocol of this
 module. A posterior offers a capability by having its methods, `isinstance(posterior, Draws)` tests for it, and a
@@ -8,7 +8,7 @@ solver lists the ones that it `needs`. Solvers use nothing else of a posterior.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import UnionType
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
-from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.box import Boxes, Points
+from certimap.core.arrays import Array, Flags, Floats, Ints
+from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes
 from certimap.core.domain import Domain
 from certimap.core.named import place_of
 from certimap.core.region_tree import RegionTree
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes
+from certimap.errors import ModelError
 
 Offer = type | str  # a protocol of this module, or a class, possibly by its place
 Capability = type | UnionType  # a protocol, or a union of protocols of which one is enough
@@ -81,10 +81,9 @@ class Facts:
         `log_evidence`, `is_normalised`, `work`, `log_slack`, `has_independent_draws`, `log_ceiling` and
         `is_density` are as in the class; `is_density` is None for True if a variable is real.
         """
-        work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density
-        rest = has_independent_draws, log_ceiling, is_density
-        return cls(log_evidence, is_normalised, is_normalised and not is_density, work, log_slack, *rest)
+        known = log_evidence, is_normalised, is_normalised and not is_density, max(float(work), 1.0)
+        return cls(*known, float(log_slack), has_independent_draws, log_ceiling, is_density)
 
 
 FIND_SECONDS = 0.5  # time to find a point after a run has ended without one
@@ -379,3 +378,79 @@ def offers(available: frozenset[Offer], wants: tuple[Capability | str, ...]) -> 
 
 def _place(kind: Any) -> str:
     return kind if isinstance(kind, str) else place_of(kind)
+
+
+class FunctionPosterior:
+    """A posterior made of two callables; enough for `pac`, `smooth_pac`, `budget` and small enumerations.
+
+    Parameters
+    ----------
+    domain
+        The query variables, or their numbers of states.
+    sample
+        `sample(n, rng)` returns n independent draws from p(q | e): state positions (values of real variables),
+        shape (n, n_variables). Use only the numpy Generator given, so that a seed replays.
+    log_prob
+        `log_prob(points)` returns ln p(q | e) of each row, natural, shape (batch,); -inf where it is zero.
+    log_evidence
+        ln p(e) where it is known.
+    independent
+        False if draws depend on each other, as in a Markov chain. Such draws propose assignments, but their number
+        certifies nothing.
+    normalised
+        False: `log_prob` is ln p(q, e) and p(e) is unknown. Then no rule that compares a probability with the
+        total mass 1 certifies (draw counts, residual mass), and results have `log_joint` but no `log_prob`.
+
+    Raises
+    ------
+    ModelError
+        From `sample` and `log_prob`, when a callable returns the wrong shape or a state out of range. From a run,
+        when draw frequencies contradict `log_prob` (false alarms have probability below 1e-6 per run), or when
+        the probabilities of distinct assignments add up to more than 1.
+    """
+
+    def __init__(
+        self,
+        domain: Domain | Sequence[int],
+        sample: Callable[[int, np.random.Generator], Any],
+        log_prob: Callable[[Points], Any],
+        *,
+        log_evidence: float | None = None,
+        normalised: bool = True,
+        independent: bool = True,
+    ) -> None:
+        self.domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
+        self._sample, self._log_prob = sample, log_prob
+        self.facts = Facts.of(
+            self.domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
+        )
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Return `n` independent points, shape (n, n_variables): state positions, or values of real variables.
+
+        `rng` is the only source of randomness. `boxes` must be None: a callable cannot sample inside boxes.
+        """
+        if boxes is not None:
+            raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
+        points: Array = np.asarray(self._sample(n, rng))
+        if points.shape != (n, len(self.domain)):
+            raise ModelError(f"sample returned shape {points.shape}; expected {(n, len(self.domain))}")
+        discrete = np.flatnonzero(self.domain.n_states)
+        states = points[:, discrete]
+        for row, column in np.argwhere((states < 0) | (states >= self.domain.n_states[discrete])).tolist():
+            i = int(discrete[column])
+            raise ModelError(
+                f"sample returned {states[row, column]} for variable {self.domain.names[i]!r}; expected "
+                f"positions from 0 to {self.domain.n_states[i] - 1}"
+            )
+        return points.astype(self.domain.point_dtype)
+
+    def log_prob(self, points: Points) -> Floats:
+        """Return ln p(q | e), or ln p(q, e) if not normalised, in nats, shape (batch,); -inf where it is zero.
+
+        `points` are state positions (values of real variables), shape (batch, n).
+        """
+        values: Floats = np.asarray(self._log_prob(points), np.float64)
+        if values.shape != (len(points),):
+            raise ModelError(f"log_prob returned shape {values.shape} for {len(points)} points; expected one each")
+        return values

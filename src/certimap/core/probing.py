@@ -7,11 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes, rounded_up
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 
 
 def prober_of(posterior: Probes | Bounds, control: Control | None = None) -> Prober:

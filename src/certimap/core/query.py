@@ -16,7 +16,6 @@ from certimap.core.domain import Categorical, Domain, Label, Real, as_real
 from certimap.errors import CertimapError, QueryError
 
 Evidence = Mapping[str, Any]  # by name, in the forms that `make_query` accepts
-_LARGE = 10**308
 _FORMS = ("states", "likelihood", "log_likelihood")
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from certimap.checker.file import Proof
@@ -136,11 +138,6 @@ class HistoryEntry:
     log_upper_bound: float
     log_open_mass: float
     n_nodes: int = 0
-
-
-def _known(entry: HistoryEntry) -> tuple[float, float, float]:
-    """Return the bounds of an entry, without its effort."""
-    return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
 
 
 @dataclass(frozen=True)
@@ -275,23 +272,15 @@ class MapResult:
         """
         from certimap.explanations import explain
 
-        asked = None if self.origin is None else self.origin.ask()
-        known = None if self.origin is None else self.origin.model
-        if model is None and known is None:
+        if self.origin is not None:
+            model = self.origin.model if model is None else model
+            evidence = self.origin.ask()[1] if evidence is None else evidence
+        if model is None:
             raise QueryError(
                 "a result read from a file does not hold its model; pass it: result.explain(model=...)"
             )
-        given = evidence if evidence is not None or asked is None else asked[1]
-        return explain(
-            known if model is None else model,
-            list(self.assignment),
-            given,
-            n_entries=n_entries,
-            rng=rng,
-            time_limit=time_limit,
-            workers=workers,
-            answer=self,
-        )
+        limits: Record = {"n_entries": n_entries, "rng": rng, "time_limit": time_limit, "workers": workers}
+        return explain(model, list(self.assignment), evidence, answer=self, **limits)
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -318,11 +307,9 @@ class MapResult:
         Moments at which only the effort changed are left out. If more than `limit` remain, every second (or third,
         and so on) is kept, always with the first and the last.
         """
-        kept: list[HistoryEntry] = []
-        for i, entry in enumerate(self.history):
-            last = kept[-1] if kept else None
-            if i == len(self.history) - 1 or last is None or _known(entry) != _known(last):
-                kept.append(entry)
+        known = attrgetter("log_prob", "log_upper_bound", "log_open_mass")
+        kept = [next(entries) for _, entries in groupby(self.history, known)]
+        kept += [self.history[-1]] if kept and kept[-1] is not self.history[-1] else []
         stride = -(-len(kept) // limit) if kept else 1
         kept = kept[:-1][::stride] + kept[-1:]
         columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
@@ -470,20 +457,8 @@ def _line_of(answer: MapResult | FailedQuery) -> str:
 
 
 def _summary(result: MapResult) -> Record:
-    certificate = result.certificate
-    return {
-        "log_prob": result.log_prob,
-        "log_upper_bound": result.log_upper_bound,
-        "log_evidence": result.log_evidence,
-        "log_joint": result.log_joint,
-        "kind": certificate.kind.value,
-        "epsilon": certificate.epsilon,
-        "delta": certificate.delta,
-        "rule": None if certificate.rule is None else certificate.rule.value,
-        "status": result.status.value,
-        "n_draws": result.n_draws,
-        "n_evaluations": result.n_evaluations,
-        "seconds": result.seconds,
-        "seed": result.seed,
-        "solver": result.solver,
-    }
+    logs = {name: getattr(result, name) for name in ("log_prob", "log_upper_bound", "log_evidence", "log_joint")}
+    earned = {name: getattr(result.certificate, name) for name in ("kind", "epsilon", "delta", "rule")}
+    effort = ("status", "n_draws", "n_evaluations", "seconds", "seed", "solver")
+    row = logs | earned | {name: getattr(result, name) for name in effort}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in row.items()}

@@ -16,9 +16,9 @@ import numpy as np
 
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arrays import Floats, Ints
+from certimap.core.box import Answers, SearchBoxes
 from certimap.core.logs import log_sum
 from certimap.core.query import Query
-from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.densities.gaussian_mixture import NEGLIGIBLE, GaussianMixture, largest_error
 from certimap.densities.kernels.normals import SLACK, NormalArrays, log_window_masses
 from certimap.densities.posterior import MAX_ROUNDS, NormalsPosterior, NormalsProber, SampledNormals

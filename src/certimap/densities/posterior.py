@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.core.arrays import Floats, Ints
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Facts
 from certimap.core.probing import SteadyProber
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.gaussian_mixture import DEVIATIONS, GaussianMixture, largest_error
 from certimap.densities.kernels.normals import NormalArrays, bound_normals
 from certimap.errors import QueryError

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Floats, Ints
-from certimap.core.axes import pointers
+from certimap.core.arrays import Floats, Ints, pointers
 from certimap.core.control import Control
 from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL

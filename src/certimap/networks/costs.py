@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from certimap.core.arrays import Flags, Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Flags, Ints, spread
 from certimap.networks.kernels.depth_first import (
     BACKTRACKS,
     DEPTH,

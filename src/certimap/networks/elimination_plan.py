@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Floats, Ints, spread
 from certimap.core.control import Control
 from certimap.core.logs import log_sum
 from certimap.kernels.parallel import for_blocks

@@ -10,8 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Floats
-from certimap.core.axes import spread
+from certimap.core.arrays import Floats, spread
 from certimap.core.logs import log_sum
 from certimap.errors import ModelError
 

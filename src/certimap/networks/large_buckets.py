@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Ints, spread
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels.buckets import CONSTANT, GATHERED, HARD, ROW, reduce_out
 from certimap.networks.problem import Table, Values, product, strides_of

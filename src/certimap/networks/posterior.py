@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.box import Points
+from certimap.core.box import Answers, Layout, Points, SearchBoxes
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, LogInterval, Tightening
 from certimap.core.query import Query
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.errors import TooLarge
 from certimap.networks.bayesian import EXACT, BayesianNetwork
 from certimap.networks.conditional import (

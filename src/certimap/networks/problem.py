@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Array, Flags, Floats, Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Array, Flags, Floats, Ints, spread
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import add_to

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Ints, spread
 from certimap.core.control import Control
 from certimap.core.logs import add_to, log_sum
 from certimap.errors import ImpossibleEvidence

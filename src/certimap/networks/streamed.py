@@ -12,12 +12,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Answers, Boxes, Points, SearchBoxes, rounded_up
 from certimap.core.control import Control, WorkClock
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.core.rounding import SAFE_LOG2
-from certimap.core.search_boxes import Answers, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import relative_to

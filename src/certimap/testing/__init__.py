@@ -1,45 +1,8 @@
-"""Conformance tests for posteriors and solvers of third parties."""
+"""Conformance tests for posteriors and solvers of third parties; their names stand in `__init__.pyi` alone."""
 
-from certimap.core.function_posterior import FunctionPosterior
-from certimap.testing.models import (
-    BoundedTable,
-    IntervalTable,
-    TablePosterior,
-    random_boxes,
-    random_circuit,
-    random_domain,
-    random_table,
-)
-from certimap.testing.posterior_cases import (
-    BoundCases,
-    DecodeCases,
-    DrawCases,
-    MassCases,
-    PosteriorCases,
-    ProbeCases,
-    TwoSidedCases,
-    check_posterior,
-)
-from certimap.testing.solver_cases import DensityCases, SolverCases, check_solver
+from __future__ import annotations
 
-__all__ = [
-    "BoundCases",
-    "BoundedTable",
-    "DecodeCases",
-    "DensityCases",
-    "DrawCases",
-    "FunctionPosterior",
-    "IntervalTable",
-    "MassCases",
-    "PosteriorCases",
-    "ProbeCases",
-    "SolverCases",
-    "TablePosterior",
-    "TwoSidedCases",
-    "check_posterior",
-    "check_solver",
-    "random_boxes",
-    "random_circuit",
-    "random_domain",
-    "random_table",
-]
+from certimap.core.named import lazily
+
+_PLACES, __getattr__, __dir__ = lazily(__name__)
+__all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]

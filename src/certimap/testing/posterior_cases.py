@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Boxes, Layout, Points, SearchBoxes
 from certimap.core.domain import Domain
 from certimap.core.posterior import Bounds, Capability, Decodes, Draws, Masses, Probes, TwoSided
-from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.testing.models import (
     all_points,
     check_draws,

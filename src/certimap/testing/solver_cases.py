@@ -17,8 +17,7 @@ from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.function_posterior import FunctionPosterior
-from certimap.core.posterior import Draws
+from certimap.core.posterior import Draws, FunctionPosterior
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, HistoryEntry, MapResult
 from certimap.densities.conditioned import conditioned

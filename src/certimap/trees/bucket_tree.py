@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes, rounded_up
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, Posterior
@@ -20,7 +20,6 @@ from certimap.core.probing import SteadyProber
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR, ULP
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels.passes import (

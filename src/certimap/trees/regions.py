@@ -15,8 +15,7 @@ from string import ascii_letters
 
 import numpy as np
 
-from certimap.core.arrays import Array, Floats, Ints
-from certimap.core.axes import pointers
+from certimap.core.arrays import Array, Floats, Ints, pointers
 from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionArrays, RegionTree

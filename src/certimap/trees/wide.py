@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.core.arrays import Array, Floats, Ints
-from certimap.core.axes import spread
+from certimap.core.arrays import Array, Floats, Ints, spread
 from certimap.kernels.wide import LN2, ZERO, WideArrays
 from certimap.trees.kernels import wide_passes as kernels
 

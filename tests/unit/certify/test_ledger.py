@@ -642,7 +642,7 @@ def test_a_bound_that_is_no_number_is_refused_and_proves_nothing(report):
 
 
 def test_a_prober_that_answers_nan_is_refused():
-    from certimap.core.search_boxes import Answers
+    from certimap.core.box import Answers
 
     one, row = np.zeros(1), np.zeros((1, 2))
     for log_bound, each in ((np.array([math.nan]), row), (one, np.array([[0.0, math.nan]]))):

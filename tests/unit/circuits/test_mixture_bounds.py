@@ -13,9 +13,9 @@ import certimap as cm
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import MixtureProber, flattened
+from certimap.core.box import SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
-from certimap.core.search_boxes import SearchBoxes
 
 KINDS = ("gaussian", "truncated_gaussian", "uniform", "exponential", "laplace", "student_t")
 

@@ -13,7 +13,7 @@ import pytest
 
 import certimap
 from certimap.core import rounding as r
-from certimap.core.search_boxes import rounded_up
+from certimap.core.box import rounded_up
 
 ROOT = Path(certimap.__file__).parent
 TINY = 1e-30  # smaller numbers have no business in a model: they guard

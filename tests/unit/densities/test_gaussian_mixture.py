@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, stats
 
 import certimap as cm
+from certimap.core.box import SearchBoxes
 from certimap.core.query import make_query
-from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.conditioned import conditioned
 from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.errors import ModelError, QueryError

@@ -12,8 +12,8 @@ from scipy import optimize, stats
 from scipy.special import logsumexp
 
 import certimap as cm
+from certimap.core.box import SearchBoxes
 from certimap.core.query import make_query
-from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.posterior import MixedNormals
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 

@@ -8,8 +8,8 @@ from scipy import integrate, optimize, stats
 from scipy.special import logsumexp
 
 import certimap as cm
+from certimap.core.box import SearchBoxes
 from certimap.core.query import make_query
-from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.conditioned import WindowedNormals, WindowedProber, conditioned
 from certimap.errors import ModelError, QueryError
 

@@ -11,8 +11,7 @@ from scipy import stats
 
 import certimap as cm
 from certimap.cli.main import main
-from certimap.core.box import Boxes
-from certimap.core.search_boxes import Layout
+from certimap.core.box import Boxes, Layout
 from certimap.errors import SolverError
 from certimap.solvers.baselines.cells import BoxMasses, domain_of_cells, grid_edges, quantile_edges
 from certimap.solvers.registry import make

@@ -15,12 +15,12 @@ from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.box import SearchBoxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Rule
-from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier, Pace, sample_open
 from certimap.solvers.box_search.open_boxes import OpenBoxes, OpenRows

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.core.box import Answers, Layout
 from certimap.core.posterior import Bounds, Facts, Tightening
 from certimap.core.result import CertificateKind, Rule
-from certimap.core.search_boxes import Answers, Layout
 from certimap.solvers import registry
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.testing import (

@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Floats, Ints
-from certimap.core.axes import pointers, spread
+from certimap.core.arrays import Floats, Ints, pointers, spread
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks

@@ -13,12 +13,11 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Boxes, Layout, Points
 from certimap.core.control import Control
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label, Real
 from certimap.core.posterior import Capability, Facts, Posterior
 from certimap.core.rounding import ULP
-from certimap.core.search_boxes import Layout
 from certimap.errors import MissingDependency, SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver, WholeSpaceSolver
 from certimap.solvers.registry import make, resolve

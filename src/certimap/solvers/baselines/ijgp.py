@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger
-from certimap.core.arrays import Floats
-from certimap.core.axes import spread
+from certimap.core.arrays import Floats, spread
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum

@@ -11,11 +11,10 @@ import numpy as np
 from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Boxes, Layout, Points, rounded_up
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Bounds, Capability, Draws, Masses, Posterior, Prober, Probes
 from certimap.core.probing import has_masses, prober_of
-from certimap.core.search_boxes import Layout, rounded_up
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, OpenRows, expand

@@ -10,10 +10,9 @@ import numpy as np
 
 from certimap.certify.recorder import Recorder
 from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32, grown
-from certimap.core.box import Points
+from certimap.core.box import Answers, Layout, Points, SearchBoxes
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Prober
-from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.branching import interval_score
 
 

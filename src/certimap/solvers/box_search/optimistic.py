@@ -11,12 +11,11 @@ import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints, grown
-from certimap.core.box import Points
+from certimap.core.box import Layout, Points, SearchBoxes
 from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.probing import prober_of
-from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, WholeSpaceSolver
 
