@@ -65,8 +65,8 @@ from certimap.errors import WriteError as WriteError
 from certimap.explanations import Explanation as Explanation
 from certimap.explanations import explain as explain
 from certimap.interop import from_object as from_object
+from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networkx_graphs import to_networkx as to_networkx
-from certimap.interop.pgmpy_models import to_pgmpy as to_pgmpy
 from certimap.learn import datasets as datasets
 from certimap.networks import BayesianNetwork as BayesianNetwork
 from certimap.networks import Factor as Factor

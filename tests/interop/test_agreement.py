@@ -9,7 +9,8 @@ import pytest
 import certimap as cm
 from certimap.circuits.nodewise import circuit_values
 from certimap.core.model import Model
-from certimap.interop.reading import Reading, check_agreement
+from certimap.core.named import at
+from certimap.interop.reading import READERS, Reading, check_agreement
 
 # ------------------------------------------------------------ the comparison itself, without any library
 
@@ -86,11 +87,8 @@ def test_values_of_circuits_are_those_of_the_posterior(seed):
 
 def test_every_reader_says_how_it_is_compared():
     """from_object compares what a reader returns; a reader that returned a model would not be compared."""
-    from certimap.interop.dispatch import READERS
-
-    for module in set(READERS.values()):
-        convert = __import__(f"certimap.interop.{module}", fromlist=["convert"]).convert
-        assert convert.__annotations__["return"] == "Reading"
+    for place in set(READERS.values()):
+        assert at(f"certimap.interop.{place}").__annotations__["return"] == "Reading"
     assert not issubclass(Reading, Model)
 
 

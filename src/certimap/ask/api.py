@@ -224,7 +224,7 @@ def map_query(
     check_errors(errors)
     max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")
     if virtual_evidence is not None:
-        from certimap.interop.reading import with_virtual_evidence
+        from certimap.interop.networks import with_virtual_evidence
 
         evidence = with_virtual_evidence(evidence, virtual_evidence)
     flag_checked("proof", proof)

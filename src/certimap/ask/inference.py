@@ -124,7 +124,7 @@ def _joined(evidence: Any, virtual: Any) -> Any:
     """Return evidence joined with pgmpy's virtual evidence."""
     if virtual is None:
         return evidence
-    from certimap.interop.reading import with_virtual_evidence
+    from certimap.interop.networks import with_virtual_evidence
 
     return with_virtual_evidence(evidence, virtual)
 

@@ -3,6 +3,6 @@
 One module per library. None imports its library for reading: the given object has done so.
 """
 
-from certimap.interop.dispatch import as_model, from_object
+from certimap.interop.reading import as_model, from_object
 
 __all__ = ["as_model", "from_object"]

@@ -7,8 +7,8 @@ from typing import Any
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.core.domain import Categorical
+from certimap.core.named import needed
 from certimap.errors import ModelError
-from certimap.interop.reading import library
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
 
@@ -40,7 +40,7 @@ def to_networkx(model: Any) -> Any:
     MissingDependency
         Without networkx.
     """
-    networkx = library("to_networkx", "networkx")
+    networkx = needed("networkx", "to_networkx needs networkx: pip install networkx")
     if isinstance(model, Circuit):
         return _circuit(model, networkx)
     if not isinstance(model, Network):

@@ -1,4 +1,4 @@
-"""Shared code of the readers of other libraries: attributes, arrays, names, and the check of a conversion.
+"""Models of other libraries become models of certimap: the readers of objects, their tools, and the check.
 
 The converted model and the original object must agree at a few points. Half of them are drawn from the converted
 model, which makes them possible there. The other half draw each variable independently, which can reveal parts
@@ -10,20 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from operator import attrgetter
+from os import fspath
 from typing import Any
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.nodewise import chosen, circuit_values, drawn_point
-from certimap.core.arguments import is_sequence, plain_scalar, shown
+from certimap.core.arguments import is_path, plain_scalar
 from certimap.core.arrays import Floats, Ints
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
+from certimap.core.named import at
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
-from certimap.errors import MissingDependency, ModelError, QueryError
+from certimap.errors import CertimapError, ModelError, QueryError
+from certimap.io.files import TABLES, suffix_of
 from certimap.networks.network import Network
 
 _HALF_LOG_2PI = 0.9189385332046727
@@ -31,41 +34,25 @@ _HALF_LOG_2PI = 0.9189385332046727
 
 @dataclass(frozen=True)
 class Wishes:
-    """The user's further arguments.
+    """The user's further arguments."""
 
-    `steps`: the length of a sequence model; None if not given. `names`: names of the variables, for objects
-    without names.
-    """
-
-    steps: int | None = None
-    names: Sequence[str] | None = None
+    steps: int | None = None  # the length of a sequence model
+    names: Sequence[str] | None = None  # of the variables, for objects without names
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
     """A converted model, and the means to compare it with the original object.
 
-    `model`: the converted model. `theirs`: returns the library's own log values at points, shape (n, n_variables):
-    positions of states, and values of real variables; it ignores the columns of hidden variables. `compared`: the
-    model to compare, a shorter sequence for instance; None for `model` itself. `states`: number of states of each
-    variable to compare, if the library rejects the others. `hidden`: positions of discrete variables that the
-    library sums out.
+    `theirs` returns the library's own log values at points, shape (n, n_variables): positions of states, and real
+    values; it ignores the columns of hidden variables.
     """
 
     model: Model
     theirs: Callable[[Floats], Any]
-    compared: Model | None = None
-    states: Sequence[int] | None = None
-    hidden: Collection[int] = ()
-
-
-def library(function: str, module: str) -> Any:
-    """Import a module of another library that a function needs."""
-    try:
-        return import_module(module)
-    except ImportError:
-        name = module.partition(".")[0]
-        raise MissingDependency(f"{function} needs {name}: pip install {name}") from None
+    compared: Model | None = None  # the model to compare, a shorter sequence for instance, if not `model`
+    states: Sequence[int] | None = None  # of each variable to compare, if the library rejects others
+    hidden: Collection[int] = ()  # positions of discrete variables that the library sums out
 
 
 def kind_of(x: object) -> str:
@@ -84,20 +71,14 @@ def classes_of(x: object) -> tuple[str, ...]:
 
 
 def attribute(x: Any, *names: str) -> Any:
-    """Return the value of an attribute, which may be nested.
-
-    Raises ModelError if it is absent, as in an unsupported version of the library.
-    """
-    value = x
-    for name in names:
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            raise ModelError(
-                f"a {kind_of(x)} without the attribute {'.'.join(names)!r} was given; this version of "
-                f"{library_of(x)} keeps it elsewhere, and nothing is guessed"
-            ) from None
-    return value
+    """Return an attribute, which may be nested; ModelError if it is absent, as in an unsupported version."""
+    try:
+        return attrgetter(".".join(names))(x)
+    except AttributeError:
+        raise ModelError(
+            f"a {kind_of(x)} without the attribute {'.'.join(names)!r} was given; this version of "
+            f"{library_of(x)} keeps it elsewhere, and nothing is guessed"
+        ) from None
 
 
 def fitted(x: Any, name: str) -> Any:
@@ -135,29 +116,8 @@ def logs(values: Floats) -> Floats:
         return np.log(values)
 
 
-def log_softmax(logits: Floats, axis: int | tuple[int, ...]) -> Floats:
-    """Return logs of weights that add to 1 along an axis, in double precision."""
-    top = logits.max(axis=axis, keepdims=True)
-    shifted = logits - np.where(np.isfinite(top), top, 0.0)
-    return shifted - logs(np.exp(shifted).sum(axis=axis, keepdims=True))
-
-
-def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
-    """Rescale rows (last axis) to sum 1 in double precision; their sums may differ from 1 by `slack`."""
-    totals = rows.sum(axis=-1, keepdims=True)
-    if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
-        raise ModelError(
-            f"{what} holds a row that is no distribution; expected rows of numbers that are not negative and add "
-            "to 1"
-        )
-    return rows / totals
-
-
 def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
-    """Return the user's names for variables, else `own`.
-
-    Raises ModelError for a wrong number of names, or duplicates.
-    """
+    """Return the user's names for variables, else `own`; ModelError for a wrong number of names, or duplicates."""
     names = [str(name) for name in (own if wishes.names is None else wishes.names)]
     if len(names) != len(own):
         raise ModelError(f"names has {len(names)} entries; this {kind_of(x)} has {len(own)} variables")
@@ -177,45 +137,136 @@ def labels_of(values: Any) -> tuple[Any, ...]:
     return tuple(plain_scalar(value) for value in values)
 
 
-OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
+READERS = {  # module and function here, by the package of an object's class
+    "pgmpy": "networks:read_pgmpy",
+    "pyagrum": "networks:read_pyagrum",
+    "pyAgrum": "networks:read_pyagrum",
+    "pomegranate": "sequences:read_pomegranate",
+    "hmmlearn": "sequences:read_hmmlearn",
+    "spflow": "tensors:read_spflow",
+    "cirkit": "tensors:read_cirkit",
+    "pysdd": "pysdd_nodes:convert",
+    "sklearn": "sklearn_models:convert",
+    "arfpy": "arfpy_forests:convert",
+}
+LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn and arfpy"
 
 
-def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
-    """Join evidence with pgmpy's virtual evidence.
+def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None = None) -> Model:
+    """Turn a model of another library into one of certimap.
 
-    `evidence`: a mapping or a Series from names to values, or None. `virtual`: tables over single variables
-    (`TabularCPD`, `DiscreteFactor`) with likelihoods of the states. Returns evidence with a likelihood for each
-    label of these variables. Raises QueryError for anything else, and for a variable that has evidence already.
+    Parameters
+    ----------
+    x
+        One of
+
+        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `LinearGaussianBayesianNetwork`,
+          `DiscreteMarkovNetwork`, `FactorGraph`;
+        - pyagrum: `BayesNet`, `MarkovRandomField`, `CLG`;
+        - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
+        - hmmlearn: `CategoricalHMM`, `GaussianHMM` and `GMMHMM` with diagonal or spherical covariances;
+        - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
+        - cirkit: circuits compiled to torch, with real weights that are not negative;
+        - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
+        - scikit-learn: `GaussianMixture`, `CategoricalNB`, `BernoulliNB`, `GaussianNB`;
+        - arfpy: adversarial random forests (`arf`) after their `forde()`;
+
+        or a model of certimap, which is returned unchanged.
+    steps
+        The number of steps; required for a hidden Markov model.
+    names
+        Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
+        scikit-learn without feature names); by default "0", "1", ...
+
+    Returns
+    -------
+    Model
+        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with a copy
+        of the object's current parameters. States have the object's labels, or numbers from 0.
+
+    Raises
+    ------
+    ModelError
+        For an unsupported object or library version, an object that is not fitted or lacks parameters, and
+        arguments that do not apply; also if the object's own library disagrees with the converted model about an
+        assignment's value.
+
+    Notes
+    -----
+    Cost: linear in the parameters, and eight evaluations by the object's own library. Parameters in single
+    precision are widened and distributions rescaled to add to 1; logs thus differ from the library's own by its
+    rounding.
     """
-    if evidence is not None and hasattr(evidence, "iterrows"):
-        raise QueryError(f"virtual_evidence does not go with a frame of evidence rows; {OUR_WAY} in each row")
-    joined: dict[str, Any] = {}
-    if evidence is not None:
-        joined = {str(name): value for name, value in evidence.items()}
-    tables = virtual if is_sequence(virtual) else [virtual]
-    for table in tables:
-        name, likelihood = _likelihood(table)
-        if joined.get(name) is not None:
-            raise QueryError(f"variable {name!r} has virtual evidence and evidence; expected one")
-        joined[name] = likelihood
-    return joined
+    if isinstance(x, Model):
+        if steps is not None or names is not None:
+            raise ModelError(f"a {type(x).__name__} is a model of certimap already; steps and names do not apply")
+        return x
+    reader = _reader_of(x)
+    if reader is None:
+        raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
+    wishes = Wishes(steps, None if names is None else list(names))
+    if steps is not None and not any("HMM" in name for name in classes_of(x)):
+        raise ModelError(f"steps is the length of a hidden Markov model; a {kind_of(x)} has none")
+    convert = at(f"certimap.interop.{reader}")
+    try:
+        reading: Reading = convert(x, wishes)
+    except CertimapError:
+        raise
+    except Exception as error:  # incomplete objects raise any error
+        raise _incomplete(x, "read", error, ", as its library makes it") from error
+    check_agreement(reading, x)
+    return reading.model
 
 
-def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
-    if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
-        raise QueryError(
-            f"virtual evidence holds {shown(table)}; expected a table of pgmpy over one variable, and {OUR_WAY}"
-        )
-    variables = list(table.variables)
-    if len(variables) != 1:
-        told = ", ".join(str(v) for v in variables)
-        raise QueryError(
-            f"a table of virtual evidence is over several variables ({told}); expected one each (an observed "
-            "child of them all, added to the network, says the same)"
-        )
-    labels = labels_of(table.state_names[variables[0]])
-    weights = numbers(table.values).ravel().tolist()
-    return str(variables[0]), {"likelihood": dict(zip(labels, weights, strict=True))}
+def _incomplete(x: Any, verb: str, error: Exception, end: str = "") -> ModelError:
+    said = " ".join(str(error).split()) or "no message"
+    what = f"this {kind_of(x)} cannot be {verb} ({type(error).__name__}: {said})"
+    return ModelError(f"{what}; expected a complete model{end}")
+
+
+def as_model(x: Any) -> Model:
+    """Return a model for queries: x itself, or its conversion by `from_object`.
+
+    `x`: a model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library. Raises
+    QueryError for anything else.
+    """
+    x = learned(x)
+    if isinstance(x, Model):
+        return x
+    if _reader_of(x) is None:
+        expected = f"expected a circuit, a network, a fitted model, a posterior, or a model of {LIBRARIES}"
+        raise QueryError(_no_model(x, f"a {type(x).__name__} is no model; {expected}"))
+    return from_object(x)
+
+
+def learned(x: Any) -> Any:
+    """Return the model of a fitted estimator of certimap, and anything else unchanged."""
+    if isinstance(x, type) or library_of(x) != "certimap" or not hasattr(x, "fit"):
+        return x
+    if not isinstance(getattr(x, "model_", None), Model):
+        raise QueryError(f"this {type(x).__name__} has learned no model yet; call its fit(data) first")
+    return x.model_
+
+
+def _no_model(x: Any, otherwise: str) -> str:
+    """Describe an object that is not a model, and name the function that takes it."""
+    if is_path(x):
+        path = fspath(x)
+        if suffix_of(path) in TABLES:
+            return f"{path!r} is the path of a table, and no model; cm.learn.hclt(data) learns one from its rows"
+        return f"{path!r} is a text or path, and no model; cm.read({path!r}) reads a model from a file"
+    kind = type(x).__name__
+    if hasattr(x, "columns") or hasattr(x, "__dataframe__") or isinstance(x, dict | np.ndarray):
+        return f"a {kind} is a table, and no model; cm.learn.hclt(data) learns one from its rows"
+    if isinstance(x, type) and issubclass(x, Model):
+        return f"the class {x.__name__} itself is no model; expected an object of it"
+    return otherwise
+
+
+def _reader_of(x: Any) -> str | None:
+    """Return the place of the function that reads an object, by the library of its class or a base class."""
+    packages = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
+    return next((READERS[package] for package in packages if package in READERS), None)
 
 
 AGREEMENT = 1e-3  # tolerance in nats: large circuits in single precision
@@ -224,11 +275,10 @@ N_POINTS = 8
 
 
 def check_agreement(reading: Reading, x: Any) -> None:
-    """Compare a converted model with the library's own values at a few points.
+    """Compare a converted model with the values of the object's own library at a few points.
 
-    `reading`: the converted model. `x`: the object. Raises ModelError if values differ by more than `AGREEMENT`
-    nats (times 1 + |log|), only one is impossible, or one is NaN; names the assignment. Also if the library itself
-    fails.
+    Raises ModelError, with the assignment, if values differ by more than `AGREEMENT` nats (times 1 + |log|), only
+    one is impossible, or one is NaN; also if the library itself fails.
     """
     model = reading.model if reading.compared is None else reading.compared
     states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)
@@ -257,11 +307,7 @@ def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
     except ModelError:
         raise
     except Exception as error:  # libraries raise any error for objects that they cannot evaluate
-        said = " ".join(str(error).split()) or "no message"
-        raise ModelError(
-            f"this {kind_of(x)} cannot be evaluated by its own library ({type(error).__name__}: {said}); expected "
-            "a complete model"
-        ) from None
+        raise _incomplete(x, "evaluated by its own library", error) from None
     if len(found) != len(points):
         raise ModelError(f"this {kind_of(x)} gave {len(found)} values for {len(points)} assignments")
     return found

@@ -1,9 +1,12 @@
-"""Hidden Markov models of a fixed length, their emissions of several features discrete or real; hmmlearn's."""
+"""Hidden Markov models of a fixed length, of hmmlearn and pomegranate, and pomegranate's other networks."""
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,23 +17,15 @@ from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.core.model import Model
 from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Reading,
-    Wishes,
-    classes_of,
-    distributions,
-    fitted,
-    kind_of,
-    logs,
-    numbers,
-    refuse,
-)
+from certimap.interop import reading
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, logs, numbers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
 
 MOST_STATES = 512  # up to this many hidden states, sequences of two steps are compared; beyond, of one step
-STATE, SYMBOL = "state{}", "symbol{}"
+_ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
+_HMMS = {"DenseHMM", "SparseHMM"}
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
 
 
@@ -46,6 +41,17 @@ class Chain(NamedTuple):
     end: Floats | None = None
 
 
+def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
+    """Rescale rows (last axis) to sum 1 in double precision; their sums may differ from 1 by `slack`."""
+    totals = rows.sum(axis=-1, keepdims=True)
+    if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
+        raise ModelError(
+            f"{what} holds a row that is no distribution; expected rows of numbers that are not negative and add "
+            "to 1"
+        )
+    return rows / totals
+
+
 def steps_of(x: Any, wishes: Wishes) -> int:
     """Return the given length; raises ModelError without one."""
     if wishes.names is not None:
@@ -58,11 +64,14 @@ def steps_of(x: Any, wishes: Wishes) -> int:
     return check_whole("steps", wishes.steps, "a whole number from 1", ModelError, low=1)
 
 
-def symbol_names(steps: int, n_features: int) -> list[list[str]]:
-    """Return the names of each step's emissions: symbol3, or symbol3_0, symbol3_1, ... for several."""
-    if n_features == 1:
-        return [[SYMBOL.format(t)] for t in range(steps)]
-    return [[f"{SYMBOL.format(t)}_{j}" for j in range(n_features)] for t in range(steps)]
+def _hidden(steps: int, n_states: int) -> list[Variable]:
+    return [Categorical(f"state{t}", tuple(range(n_states))) for t in range(steps)]
+
+
+def _symbols(steps: int, n_features: int) -> list[str]:
+    """Return the names of the emissions, step by step: symbol3, or symbol3_0, symbol3_1, ... for several."""
+    ends = [""] if n_features == 1 else [f"_{j}" for j in range(n_features)]
+    return [f"symbol{t}{end}" for t in range(steps) for end in ends]
 
 
 def read_sequence(
@@ -89,15 +98,10 @@ def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> Bayesi
     With weights of the last state, or transition rows that do not add to 1, it is a Markov network whose total is
     the weight of all sequences of this length.
     """
-    k = len(chain.start)
-    variables = [Categorical(STATE.format(t), tuple(range(k))) for t in range(steps)]
-    for row in symbol_names(steps, len(tables)):
-        variables += [
-            Categorical(name, tuple(range(table.shape[1]))) for name, table in zip(row, tables, strict=True)
-        ]
-    factors = [Factor((0,), chain.start)]
-    factors += [Factor((t - 1, t), chain.move) for t in range(1, steps)]
-    n = len(tables)
+    n, variables = len(tables), _hidden(steps, len(chain.start))
+    for j, name in enumerate(_symbols(steps, n)):
+        variables.append(Categorical(name, tuple(range(tables[j % n].shape[1]))))
+    factors = [Factor((0,), chain.start), *(Factor((t - 1, t), chain.move) for t in range(1, steps))]
     factors += [Factor((t, steps + t * n + j), tables[j]) for t in range(steps) for j in range(n)]
     if chain.end is not None:
         return MarkovNetwork(Domain(variables), [*factors, Factor((steps - 1,), chain.end)])
@@ -110,10 +114,7 @@ def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) ->
     Cost: steps times the square of the number of states, in edges.
     """
     k = len(chain.start)
-    symbols = symbol_names(steps, n_features)
-    variables: list[Variable] = [Categorical(STATE.format(t), tuple(range(k))) for t in range(steps)]
-    variables += [Real(name) for row in symbols for name in row]
-    builder = CircuitBuilder(Domain(variables))
+    builder = CircuitBuilder(Domain([*_hidden(steps, k), *map(Real, _symbols(steps, n_features))]))
     log_start, log_move = logs(chain.start), logs(chain.move)
     log_end = np.zeros(k) if chain.end is None else logs(chain.end)
     below: list[int] = []
@@ -134,32 +135,24 @@ def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) ->
 
 def gaussian_product(builder: CircuitBuilder, variables: Sequence[int], means: Floats, sds: Floats) -> int:
     """Add a product of Gaussians, one per variable."""
-    leaves = [
-        builder.gaussian(v, float(mean), float(sd)) for v, mean, sd in zip(variables, means, sds, strict=True)
-    ]
+    leaves = list(map(builder.gaussian, variables, means.tolist(), sds.tolist()))
     return leaves[0] if len(leaves) == 1 else builder.product(leaves)
 
 
-_ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
-
-
-def convert(x: Any, wishes: Wishes) -> Reading:
+def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
     """Read a hidden Markov model for sequences of the given length."""
     kinds = classes_of(x)
     if not {"CategoricalHMM", "GaussianHMM", "GMMHMM"} & set(kinds):
-        raise refuse(x, _ACCEPTED)
-    chain = Chain(
-        distributions(_fitted(x, "startprob_"), "startprob_"), distributions(_fitted(x, "transmat_"), "transmat_")
-    )
-    steps = steps_of(x, wishes)
-    n_states = len(chain.start)
+        raise reading.refuse(x, _ACCEPTED)
+    chain = Chain(_rows(x, "startprob_"), _rows(x, "transmat_"))
+    steps, n_states = steps_of(x, wishes), len(chain.start)
 
     def theirs(sequences: Floats) -> list[float]:
         given = sequences.astype(np.int64) if "CategoricalHMM" in kinds else sequences
         return [x.score(sequence) for sequence in given]
 
     if "CategoricalHMM" in kinds:
-        emission = distributions(_fitted(x, "emissionprob_"), "emissionprob_")
+        emission = _rows(x, "emissionprob_")
         return read_sequence(lambda t: discrete_chain(chain, [emission], t), n_states, steps, theirs)
     if x.covariance_type not in ("diag", "spherical"):
         raise ModelError(
@@ -180,13 +173,12 @@ def _gaussian(x: Any, means: Floats) -> Emission:
 
 def _mixed(x: Any, means: Floats) -> Emission:
     """Read emissions that are mixtures of Gaussians, means of shape (K, components, features)."""
-    weights = distributions(_fitted(x, "weights_"), "weights_")
-    variances = _fitted(x, "covars_")
+    weights, variances = _rows(x, "weights_"), _fitted(x, "covars_")
     sds = np.sqrt(np.broadcast_to(variances if variances.ndim == 3 else variances[:, :, None], means.shape))
 
     def emission(builder: CircuitBuilder, variables: Any, state: int) -> int:
         parts = [
-            gaussian_product(builder, variables, means[state, m], sds[state, m]) for m in range(means.shape[1])
+            gaussian_product(builder, variables, *pair) for pair in zip(means[state], sds[state], strict=True)
         ]
         return parts[0] if len(parts) == 1 else builder.sum(parts, log_weights=logs(weights[state]).tolist())
 
@@ -194,4 +186,123 @@ def _mixed(x: Any, means: Floats) -> Emission:
 
 
 def _fitted(x: Any, name: str) -> Floats:
-    return numbers(fitted(x, name))
+    return numbers(reading.fitted(x, name))
+
+
+def _rows(x: Any, name: str) -> Floats:
+    return distributions(_fitted(x, name), name)
+
+
+def read_pomegranate(x: Any, wishes: Wishes) -> Reading:
+    """Read a network or a hidden Markov model.
+
+    As in pomegranate, a hidden Markov model's value is the probability of a sequence and of its end there. The
+    total over all sequences of the given length is thus below 1.
+    """
+    kinds = set(classes_of(x))
+    if "BayesianNetwork" in kinds:
+        return _network(x, wishes)
+    if kinds & _HMMS:
+        return _sequence(x, wishes)
+    raise reading.refuse(x, "expected BayesianNetwork, DenseHMM or SparseHMM")
+
+
+def _network(x: Any, wishes: Wishes) -> Reading:
+    parts, parents = _parts(x), attribute(x, "_parents")
+    tables = [_table(part, f"the distribution of variable {i}") for i, part in enumerate(parts)]
+    names = reading.named(wishes, [str(i) for i in range(len(parts))], x)
+    domain = Domain(map(Categorical, names, (tuple(range(table.shape[-1])) for table in tables)))
+    factors = [Factor((*parents[i], i), table) for i, table in enumerate(tables)]
+    return Reading(BayesianNetwork(domain, factors), partial(_log_probability, x))
+
+
+def _parts(x: Any) -> list[Any]:
+    parts = list(attribute(x, "distributions") or ())
+    if not parts:
+        raise ModelError(f"this {kind_of(x)} has no distributions; add or fit them first")
+    return parts
+
+
+def _log_probability(x: Any, rows: Floats, kind: Any = np.int64) -> Floats:
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        return numbers(x.log_probability(torch.as_tensor(rows.astype(kind))))
+
+
+def _table(part: Any, what: str) -> Floats:
+    """Return the table of a categorical or conditional categorical distribution of one variable."""
+    kind = type(part).__name__
+    if kind == "Categorical":
+        return distributions(numbers(_present(part, "probs", what)), what)[0]
+    if kind == "ConditionalCategorical":
+        return distributions(numbers(_present(part, "probs", what)[0]), what)
+    raise ModelError(f"{what} is a {kind_of(part)}; expected Categorical or ConditionalCategorical")
+
+
+def _present(part: Any, name: str, what: str) -> Any:
+    value = attribute(part, name)
+    if value is None:
+        raise ModelError(f"{what} has no {name}; fit the model first")
+    return value
+
+
+def _sequence(x: Any, wishes: Wishes) -> Reading:
+    parts, steps = _parts(x), steps_of(x, wishes)
+    x = _unpacked(x)
+    k = len(parts)
+    chain = Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
+    kinds = {type(part).__name__ for part in parts}
+    if kinds == {"Categorical"}:
+        tables = _emissions(parts)
+        return read_sequence(lambda t: discrete_chain(chain, tables, t), k, steps, partial(_log_probability, x))
+    if kinds == {"Normal"} and all(attribute(p, "covariance_type") in ("diag", "sphere") for p in parts):
+        means = np.array([numbers(_present(p, "means", "an emission")) for p in parts])
+        variances = np.array([numbers(_present(p, "covs", "an emission")) for p in parts])
+        sds = np.sqrt(np.broadcast_to(variances.reshape(k, -1), means.shape))
+
+        def emission(builder: CircuitBuilder, variables: Any, state: int) -> int:
+            return gaussian_product(builder, variables, means[state], sds[state])
+
+        theirs = partial(_log_probability, x, kind=np.float32)
+        return read_sequence(lambda t: real_chain(chain, means.shape[1], emission, t), k, steps, theirs)
+    raise ModelError(
+        f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; expected all Categorical, or all "
+        "Normal with diagonal or spherical covariances"
+    )
+
+
+def _unpacked(x: Any) -> Any:
+    """Return the model, or a copy with the list of edges (`add_edge`) turned into tensors by pomegranate."""
+    if "SparseHMM" not in classes_of(x) or hasattr(x, "_edge_log_probs"):
+        return x
+    if not attribute(x, "edges"):
+        raise ModelError(f"this {kind_of(x)} has no edges; add or fit them first")
+    copied = copy.deepcopy(x)
+    attribute(copied, "_initialize")()
+    return copied
+
+
+def _emissions(parts: list[Any]) -> list[Floats]:
+    """Return one table per feature, shape (states, symbols)."""
+    all_probs = [numbers(_present(p, "probs", "an emission")) for p in parts]
+    shapes = {probs.shape for probs in all_probs}
+    if len(shapes) != 1:
+        raise ModelError(f"emissions have tables of the shapes {sorted(shapes)}; expected one shape")
+    rows = distributions(np.array(all_probs), "an emission")
+    return [rows[:, j] for j in range(rows.shape[1])]
+
+
+def _weights(x: Any, name: str, k: int) -> Floats:
+    """Return start or end weights from their logs; uniform by default."""
+    value = attribute(x, name)
+    return np.full(k, 1.0 / k) if value is None else np.exp(numbers(value))
+
+
+def _moves(x: Any, k: int) -> Floats:
+    edges = numbers(attribute(x, "edges"))
+    if "SparseHMM" not in classes_of(x):
+        return np.exp(edges)
+    moves = np.zeros((k, k))
+    sources, targets = (numbers(attribute(x, f"_edge_idx_{e}")).astype(np.int64) for e in ("starts", "ends"))
+    np.add.at(moves, (sources, targets), np.exp(numbers(attribute(x, "_edge_log_probs"))))
+    return moves

@@ -1,29 +1,21 @@
-"""Bayesian, linear-Gaussian and Markov networks of pgmpy, read; discrete ones written too."""
+"""Networks of pgmpy and pyagrum: Bayesian, linear-Gaussian and Markov; discrete ones also go back to pgmpy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_sequence, shown
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
+from certimap.core.named import needed
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.errors import ModelError
-from certimap.interop.reading import (
-    Reading,
-    Wishes,
-    attribute,
-    classes_of,
-    kind_of,
-    labels_of,
-    library,
-    log_normal,
-    logs,
-    numbers,
-    refuse,
-)
+from certimap.errors import ModelError, QueryError
+from certimap.interop import reading
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, labels_of, logs, numbers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
@@ -36,20 +28,24 @@ _BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
 _MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
 _GAUSSIAN = "LinearGaussianBayesianNetwork"
 _OTHERS = {"FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
+OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
+Law = tuple[float, Iterable[tuple[Any, float]], float]  # intercept, parents with their weights, standard deviation
 
 
-def convert(x: Any, wishes: Wishes) -> Reading:
+def read_pgmpy(x: Any, wishes: Wishes) -> Reading:
     """Read a network of pgmpy; names of other types become text."""
-    if wishes.names is not None:
-        raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
+    _check_unnamed(x, wishes)
     kinds = set(classes_of(x))
     if _GAUSSIAN in kinds:
-        return _linear_gaussian(x)
+        return _gaussian_of_pgmpy(x)
     if kinds & _OTHERS or not kinds & (_BAYESIAN | _MARKOV):
-        raise refuse(x, _ACCEPTED)
-    if kinds & _BAYESIAN:
-        return _bayesian(x)
-    return _markov(x)
+        raise reading.refuse(x, _ACCEPTED)
+    return _bayesian(x) if kinds & _BAYESIAN else _markov(x)
+
+
+def _check_unnamed(x: Any, wishes: Wishes) -> None:
+    if wishes.names is not None:
+        raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
 
 
 def _bayesian(x: Any) -> Reading:
@@ -94,7 +90,7 @@ def _log_values(tables: list[Any], domain: Domain, nodes: list[Any], rows: Float
     return totals
 
 
-def _linear_gaussian(x: Any) -> Reading:
+def _gaussian_of_pgmpy(x: Any) -> Reading:
     found = _of_nodes(x, "density", lambda cpd: list(attribute(cpd, "evidence")))
     made: list[LinearGaussian] = []
     for node, density in found.items():
@@ -107,17 +103,22 @@ def _linear_gaussian(x: Any) -> Reading:
         sd = float(attribute(density, "std"))
         above = [str(parent) for parent in parents]
         made.append(LinearGaussian(str(node), above, weights[0], weights[1:], sd))
-    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(found, rows))
+
+    def law(node: Any) -> Law:  # pgmpy's own joint Gaussian is rounded to eight decimals
+        intercept, *weights = numbers(found[node].beta).reshape(-1).tolist()
+        return intercept, zip(found[node].evidence, weights, strict=True), float(found[node].std)
+
+    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(list(found), law, rows))
 
 
-def _log_densities(densities: dict[Any, Any], rows: Floats) -> Floats:
-    """Return the sums of the logs of pgmpy's densities (its own joint Gaussian is rounded to eight decimals)."""
-    columns = {node: rows[:, i] for i, node in enumerate(densities)}
+def _log_densities(nodes: list[Any], law: Callable[[Any], Law], rows: Floats) -> Floats:
+    """Return the sums of the logs of the library's densities, by the law of each node given its parents."""
+    columns = dict(zip(nodes, rows.T, strict=True))
     total = np.zeros(len(rows))
-    for density in densities.values():
-        above = np.stack([np.ones(len(rows)), *(columns[v] for v in density.evidence)], axis=1)
-        mean = above @ numbers(density.beta).reshape(-1)
-        total += log_normal(columns[density.variable], mean, float(density.std))
+    for node, column in columns.items():
+        intercept, parents, sd = law(node)
+        mean = intercept + sum(columns[parent] * weight for parent, weight in parents)
+        total += reading.log_normal(column, mean, sd)
     return total
 
 
@@ -175,7 +176,10 @@ def to_pgmpy(model: Any) -> Any:
     """
     if not isinstance(model, BayesianNetwork | MarkovNetwork):
         raise ModelError(f"a {type(model).__name__} is no network; pgmpy holds Bayesian and Markov networks")
-    models, discrete = (library("to_pgmpy", module) for module in ("pgmpy.models", "pgmpy.factors.discrete"))
+    models, discrete = (
+        needed(module, "to_pgmpy needs pgmpy: pip install pgmpy")
+        for module in ("pgmpy.models", "pgmpy.factors.discrete")
+    )
     if isinstance(model, BayesianNetwork):
         return _to_bayesian(model, models, discrete)
     return _to_markov(model, models, discrete)
@@ -225,3 +229,110 @@ def _to_markov(model: MarkovNetwork, models: Any, discrete: Any) -> Any:
         states = _states(model.domain, factor.scope)
         out.add_factors(discrete.DiscreteFactor(scope, list(factor.shape), table, state_names=states))
     return out
+
+
+def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
+    """Join evidence with pgmpy's virtual evidence.
+
+    `evidence`: a mapping or a Series from names to values, or None. `virtual`: tables over single variables
+    (`TabularCPD`, `DiscreteFactor`) with likelihoods of the states. Returns evidence with a likelihood for each
+    label of these variables. Raises QueryError for anything else, and for a variable that has evidence already.
+    """
+    if evidence is not None and hasattr(evidence, "iterrows"):
+        raise QueryError(f"virtual_evidence does not go with a frame of evidence rows; {OUR_WAY} in each row")
+    joined: dict[str, Any] = {} if evidence is None else {str(name): value for name, value in evidence.items()}
+    for table in virtual if is_sequence(virtual) else [virtual]:
+        name, likelihood = _likelihood(table)
+        if joined.get(name) is not None:
+            raise QueryError(f"variable {name!r} has virtual evidence and evidence; expected one")
+        joined[name] = likelihood
+    return joined
+
+
+def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
+    if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
+        raise QueryError(
+            f"virtual evidence holds {shown(table)}; expected a table of pgmpy over one variable, and {OUR_WAY}"
+        )
+    variables = list(table.variables)
+    if len(variables) != 1:
+        told = ", ".join(str(v) for v in variables)
+        raise QueryError(
+            f"a table of virtual evidence is over several variables ({told}); expected one each (an observed "
+            "child of them all, added to the network, says the same)"
+        )
+    labels = labels_of(table.state_names[variables[0]])
+    weights = numbers(table.values).ravel().tolist()
+    return str(variables[0]), {"likelihood": dict(zip(labels, weights, strict=True))}
+
+
+def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
+    """Read a network of pyagrum; states are text, as its labels are."""
+    _check_unnamed(x, wishes)
+    if reading.library_of(x) == "pyAgrum":
+        raise ModelError(
+            "a model of pyAgrum before version 2 was given, whose tables are laid out otherwise; "
+            "expected pyagrum 2 or later"
+        )
+    kinds = set(classes_of(x))
+    if "CLG" in kinds:
+        return _gaussian_of_pyagrum(x)
+    if not kinds & {"BayesNet", "MarkovRandomField"}:
+        raise reading.refuse(x, "expected BayesNet, MarkovRandomField or CLG")
+    ids = sorted(attribute(x, "nodes")())
+    variables = [attribute(x, "variable")(i) for i in ids]
+    names = [str(attribute(v, "name")()) for v in variables]
+    labels = [tuple(attribute(v, "labels")()) for v in variables]
+    domain = Domain(map(Categorical, names, labels))
+    if "BayesNet" in kinds:
+        read = BayesianNetwork(domain, [_factor(attribute(x, "cpt")(i), domain) for i in ids])
+        return Reading(read, lambda rows: [_log_joint(x, at) for at in _instances(x, names, rows)])
+    factors = [attribute(x, "factor")(scope) for scope in x.factors()]
+    return Reading(
+        MarkovNetwork(domain, [_factor(f, domain) for f in factors]),
+        lambda rows: [logs(numbers([f.get(at) for f in factors])).sum() for at in _instances(x, names, rows)],
+    )
+
+
+def _instances(x: Any, names: list[str], rows: Floats) -> Iterator[Any]:
+    """Yield pyagrum's instantiation at each row of state positions: one object, modified in place."""
+    instance = attribute(x, "completeInstantiation")()
+    for row in rows.astype(np.int64).tolist():
+        for name, place in zip(names, row, strict=True):
+            instance.chgVal(name, place)
+        yield instance
+
+
+def _log_joint(x: Any, instance: Any) -> float:
+    """Return ln of the joint probability; for ln 0 pyagrum returns the lowest float."""
+    log2 = float(attribute(x, "log2JointProbability")(instance))
+    return math.log(2.0) * log2 if log2 > -1e300 else -math.inf
+
+
+def _gaussian_of_pyagrum(x: Any) -> Reading:
+    """Read a network of real variables; `mu` is the intercept."""
+    made: list[LinearGaussian] = []
+    for node in sorted(attribute(x, "nodes")()):
+        variable, parents = attribute(x, "variable")(node), sorted(attribute(x, "parents")(node))
+        mean, sd = (float(attribute(variable, key)()) for key in ("mu", "sigma"))
+        weights = [float(attribute(x, "coefArc")(parent, node)) for parent in parents]
+        above = [str(attribute(x, "name")(parent)) for parent in parents]
+        made.append(LinearGaussian(str(attribute(variable, "name")()), above, mean, weights, sd))
+
+    def law(name: str) -> Law:  # by names, not numbers
+        variable, parents = x.variable(name), [x.name(parent) for parent in x.parents(name)]
+        weights = [(str(parent), x.coefArc(parent, name)) for parent in parents]
+        return variable.mu(), weights, float(variable.sigma())
+
+    names = [str(x.name(node)) for node in sorted(x.nodes())]
+    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(names, law, rows))
+
+
+def _factor(tensor: Any, domain: Domain) -> Factor:
+    """Read a tensor, whose names are in reverse order of its array's axes; a conditional table's child is last.
+
+    Entries are read one by one: for a node without a plain table (a noisy OR, a logit, a maximum), `toarray`
+    returns uninitialised memory.
+    """
+    scope = [domain.index(name) for name in reversed(attribute(tensor, "names"))]
+    return Factor(scope, numbers(attribute(tensor, "tolist")()))
