@@ -1,9 +1,7 @@
 """Proofs over the points and boxes of a circuit: values of points, trees of boxes, and caps of sums.
 
-A cap bounds a sum over any box. A tree covers the whole space of a sum's variables: a split covers a box by its
-parts, and a drop covers it by the states dropped and the box left. So the largest bound over the terminal boxes
-bounds the sum, whatever the tree: a proof can only choose a bad tree, and no bound is read from it. Sums are
-bounded from the lowest layer up, all sums of a layer side by side, for a sum depends on lower layers alone.
+A cap bounds a sum over any box. A tree covers the whole space of a sum's variables, so the largest bound over its
+terminal boxes bounds the sum, whatever the tree: a proof can only choose a bad one, and no bound is read from it.
 """
 
 from __future__ import annotations
@@ -23,38 +21,31 @@ TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers in them, evaluated a
 POINT_COST = 8  # copies of a file's points held at once
 
 
-def _rows(points: NDArray[np.int64]) -> NDArray[np.void]:
+def _rows(points: Ints) -> NDArray[np.void]:
     """View each row of numbers as one comparable item."""
     return np.ascontiguousarray(points).view(np.dtype((np.void, points.shape[1] * FLOAT)))[:, 0]
 
 
-def _refuted(
-    circuit: PlainCircuit, points: NDArray[np.int64], answers: NDArray[np.int64], threshold: float
-) -> str | None:
-    """Return a sentence about a point above the threshold that is no answer, or None."""
-    values = circuit.values(points)
-    rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, values)
+def _refuse_better(circuit: PlainCircuit, points: Ints, answers: Ints, threshold: float) -> None:
+    """Reject a point above the threshold that is no answer."""
+    rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, circuit.values(points))
     worst = int(np.argmax(rivals))
-    if rivals[worst] <= threshold:  # NaN, which argmax finds first, is not
-        return None
-    return f"the joint state {points[worst].tolist()} has the log value {rivals[worst]:.12g}, above the claim"
+    if not rivals[worst] <= threshold:  # NaN, which argmax finds first, is not
+        state, value = points[worst].tolist(), rivals[worst]
+        raise Rejected(f"the joint state {state} has the log value {value:.12g}, above the claim")
 
 
-def check_every_point(circuit: PlainCircuit, answers: NDArray[np.int64], threshold: float) -> str | None:
-    """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
+def check_every_point(circuit: PlainCircuit, answers: Ints, threshold: float) -> None:
+    """Evaluate every joint state but the answers; reject one above the threshold."""
     sizes = tuple(np.diff(circuit.columns).tolist())
     together = max(1, min(TOGETHER, MAX_NUMBERS // len(sizes)))
     for start in range(0, math.prod(sizes), together):
         circuit.budget.look()
         index = np.arange(start, min(start + together, math.prod(sizes)))
-        points = np.stack(np.unravel_index(index, sizes), axis=1).astype(np.int64)
-        refuted = _refuted(circuit, points, answers, threshold)
-        if refuted is not None:
-            return refuted
-    return None
+        _refuse_better(circuit, np.stack(np.unravel_index(index, sizes), axis=1), answers, threshold)
 
 
-def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> NDArray[np.int64]:
+def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> Ints:
     """Return the points listed in a proof, as states of the query variables."""
     given = arrays["points"]
     if given.ndim != 2 or given.shape[1] != len(sizes) or given.dtype.kind not in "iu":
@@ -68,21 +59,16 @@ def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> NDArray[np.
     return points
 
 
-def check_residual(
-    circuit: PlainCircuit, points: NDArray[np.int64], lower: Floats, answers: NDArray[np.int64], threshold: float
-) -> str | None:
-    """Check that the unlisted points have too little probability for a better assignment.
+def check_residual(circuit: PlainCircuit, points: Ints, lower: Floats, answers: Ints, threshold: float) -> None:
+    """Reject listed points above the threshold, and points left out with enough probability for a better one.
 
-    Returns a sentence if the check fails, else None. `lower` holds the log values of the points, rounded down.
+    `lower` holds the log values of the points, rounded down.
     """
-    refuted = _refuted(circuit, points, answers, threshold)
-    if refuted is not None:
-        return refuted
+    _refuse_better(circuit, points, answers, threshold)
     total = circuit.log_total
     left = 1.0 - math.fsum(np.exp(up(lower - total, -8.0))) + 16.0 * UNIT
     if not float(up(total + math.log(left if left > UNIT or math.isnan(left) else UNIT), 8.0)) <= threshold:
-        return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
-    return None
+        raise Rejected(f"the points listed leave a probability of {left:.6g}, which may hold a better assignment")
 
 
 BATCH, MAX_COLUMNS = 256, 2**22  # boxes, and boxes times columns, bounded at once
@@ -166,18 +152,8 @@ def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
         yield part
 
 
-def split_tree(arrays: Arrays, columns: Ints, budget: CheckBudget) -> Iterator[tuple[Flags, Flags]]:
-    """Yield the boxes of a search's tree over all query variables, as `Trees.read` does."""
-    trees = Trees(arrays, "splits", "kept", len(columns) - 1, budget)
-    starts: list[int] = columns[:-1].tolist()
-    yield from trees.read(dict(enumerate(starts)), np.diff(columns))
-    trees.end()
-
-
-def check_boxes(
-    circuit: PlainCircuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats
-) -> str | None:
-    """Close every box that ends in a search's tree; return a sentence about the first open one, or None.
+def check_boxes(circuit: PlainCircuit, arrays: Arrays, answers: Ints, threshold: float, caps: Floats) -> None:
+    """Close every box that ends in a search's tree; reject one left open.
 
     States whose bound is at most the threshold (nats) are dropped from a box until no more can be. The box closes
     when its own bound is at most the threshold, when a variable has no state left, or when only an answer is left.
@@ -189,7 +165,9 @@ def check_boxes(
         known = {boxes_of(answer[None], circuit.columns).tobytes() for answer in answers}
     n_rows = max(1, min(BATCH, MAX_COLUMNS // width))
     budget.need(n_rows * width * COLUMN_COST, "a batch of boxes")
-    rows, first = split_tree(arrays, circuit.columns, budget), 0
+    trees, first = Trees(arrays, "splits", "kept", len(circuit.columns) - 1, budget), 0
+    starts: list[int] = circuit.columns[:-1].tolist()
+    rows = trees.read(dict(enumerate(starts)), np.diff(circuit.columns))
     while batch := list(islice(rows, n_rows)):
         boxes, ending = (np.array(part) for part in zip(*batch, strict=True))
         is_part = np.any(ending, axis=1)
@@ -203,18 +181,19 @@ def check_boxes(
             is_open &= [row.tobytes() not in known for row in left]
             is_stuck = is_open & np.all(left == boxes[active], axis=1)
             for row in np.flatnonzero(is_stuck).tolist():
-                return _open_box(first + int(active[row]), left[row] & ending[active[row]], bound[row, 0], circuit)
+                _refuse_open(first + int(active[row]), left[row] & ending[active[row]], bound[row, 0], circuit)
             boxes[active] = left
             active = active[is_open]
         first += len(batch)
-    return None
+    trees.end()
 
 
-def _open_box(number: int, states: Flags, bound: float, circuit: PlainCircuit) -> str:
-    for column in np.flatnonzero(states).tolist():
-        v = int(np.searchsorted(circuit.columns, column, side="right")) - 1
-        return f"box {number} drops state {column - circuit.columns[v]} of query variable {v} without cause"
-    return f"box {number} does not close: its bound is {bound:.12g}"
+def _refuse_open(number: int, states: Flags, bound: float, circuit: PlainCircuit) -> None:
+    if not np.any(states):
+        raise Rejected(f"box {number} does not close: its bound is {bound:.12g}")
+    column = int(np.argmax(states))
+    v = int(np.searchsorted(circuit.columns, column, side="right")) - 1
+    raise Rejected(f"box {number} drops state {column - circuit.columns[v]} of query variable {v} without cause")
 
 
 Rows = tuple[Flags, Flags]  # boxes, and the states that end in each; none where the whole box ends

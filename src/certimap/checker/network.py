@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from certimap.checker.elimination import around
 from certimap.checker.models import FLOAT, CheckBudget, PlainTable, ReducedModel, Rejected, spread
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
+from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, ranges, run_starts, up
 
 Scope = tuple[int, ...]
 BLOCK = 2**16  # entries of a product computed at a time
@@ -30,8 +30,7 @@ def summed(
 ) -> tuple[PlainTable, list[float]]:
     """Return (Σ f^(1/weight))^weight over a variable, for a product f of tables, as a table and constants.
 
-    Together they are at least the true value (with side -1 and weight 1, at most). Small tables are multiplied
-    first, and the product with the largest table is computed block by block.
+    Small tables are multiplied first, and the product with the largest is computed block by block.
     """
     first, *others = sorted(tables, key=lambda t: t.logs.size)
     for table in others[:-1]:
@@ -92,8 +91,8 @@ def _in_blocks(
     n_outer = next(k for k in range(len(shape)) if math.prod(shape[1 + k :]) <= BLOCK)
     for at in np.ndindex(*shape[1 : 1 + n_outer]):
         budget.look()
+        part = found[(*at, ...)]
         for state in range(shape[0]):
-            part = found[(*at, ...)]
             np.maximum(part, first[(state, *at, ...)] + second[(state, *at, ...)], out=part)
     return tuple(rest), found
 
@@ -103,16 +102,13 @@ def maximised(
 ) -> tuple[PlainTable, list[float]]:
     """Return the maximum over a variable of a product of tables, as a table and constants, block by block.
 
-    Each table is first shifted to a largest entry of 0, so that no term is positive: a sum s of k terms then errs
-    by at most (k + 1) 2^-53 |s|, up to smaller terms. s plus this bound grows with s, so it suffices to add the
-    bound to the maximum.
+    Each table is first shifted to a largest entry of 0: a sum s of k terms then errs by at most (k + 1) 2^-53 |s|,
+    up to smaller terms. s plus this bound grows with s, so it suffices to add the bound to the maximum.
     """
     tops = [float(t.logs.max()) for t in tables]
     constants = [top for top in tops if -math.inf < top != 0.0]
-    tables = [
-        PlainTable(t.scope, t.logs - top) if -math.inf < top != 0.0 else t
-        for t, top in zip(tables, tops, strict=True)
-    ]
+    shifted = zip(tables, tops, strict=True)
+    tables = [PlainTable(t.scope, t.logs - top) if -math.inf < top != 0.0 else t for t, top in shifted]
     if math.prod(sizes[u] for u in scope) <= BLOCK:
         rest, joint = tuple(u for u in scope if u != v), np.zeros(())
         for table in tables:
@@ -132,29 +128,22 @@ def maximised(
 MAX_ENTRIES = 2**24  # of one table
 WORKING, ENTRY_COST = 5, 256  # copies of tables that a step holds; bytes per table beside its entries
 FLAT = 1e-13  # nats; a table that varies by less counts as its maximum
-Flags = NDArray[np.bool_]
 
 
 @dataclass(eq=False)
 class PlainNetwork:
-    """A product of a constant, one table per variable (`own`), and tables of two or more variables, by scope.
+    """A product of a constant, one table per variable, and tables of two or more; steps change it in place."""
 
-    `sizes` counts the remaining states of each open variable; variables in `hidden` are summed out, the others
-    maximised. `near` maps each variable to the scopes that contain it, `states` lists the remaining states of all
-    variables, open or not. Values are rounded to `side`. Steps change the network in place, within `budget`;
-    `n_entries` counts the entries of `tables`.
-    """
-
-    sizes: dict[int, int]
-    hidden: frozenset[int]
+    sizes: dict[int, int]  # remaining states of each open variable
+    hidden: frozenset[int]  # summed out; the others are maximised
     own: dict[int, Floats]
-    tables: dict[Scope, Floats]
-    near: dict[int, set[Scope]]
+    tables: dict[Scope, Floats]  # of two or more variables
+    near: dict[int, set[Scope]]  # for each variable, the scopes that contain it
     constants: list[float]
-    states: dict[int, Ints]
-    side: int = 1
+    states: dict[int, Ints]  # the remaining states of all variables, open or not
+    side: int = 1  # to which values are rounded
     budget: CheckBudget = field(default_factory=CheckBudget)
-    n_entries: int = 0
+    n_entries: int = 0  # of `tables`
 
     @classmethod
     def of(cls, problem: ReducedModel, side: int = 1, budget: CheckBudget | None = None) -> PlainNetwork:
@@ -164,35 +153,26 @@ class PlainNetwork:
         hidden = frozenset(mentioned) - frozenset(problem.queried)
         constant = problem.log_constant + (problem.log_slack if side > 0 else 0.0)
         states = {v: np.arange(n) for v, n in sizes.items()}
-        constants = [float(up(constant, 8.0 * side))]
-        return cls._joined(sizes, hidden, problem.tables, constants, states, side, budget or CheckBudget())
+        empty = cls({}, hidden, {}, {}, {}, [], {}, side, budget or CheckBudget())
+        return empty._over(sizes, problem.tables, [float(up(constant, 8.0 * side))], states)
 
-    @classmethod
-    def _joined(
-        cls,
-        sizes: dict[int, int],
-        hidden: frozenset[int],
-        tables: Sequence[PlainTable],
-        constants: list[float],
-        states: dict[int, Ints],
-        side: int,
-        budget: CheckBudget,
+    def _over(
+        self, sizes: dict[int, int], tables: list[PlainTable], constants: list[float], states: dict[int, Ints]
     ) -> PlainNetwork:
-        own = {v: np.zeros(n) for v, n in sizes.items()}
-        found = cls(sizes, hidden, own, {}, {v: set() for v in sizes}, list(constants), states, side, budget)
+        """Return a network of some of the variables, and of tables over them."""
+        own, near = {v: np.zeros(n) for v, n in sizes.items()}, {v: set[Scope]() for v in sizes}
+        hidden = self.hidden & frozenset(sizes)
+        found = PlainNetwork(sizes, hidden, own, {}, near, list(constants), states, self.side, self.budget)
         for table in tables:
             found.add(table)
         return found
 
     def copy(self) -> PlainNetwork:
         """Return an independent copy."""
-        near = {v: set(scopes) for v, scopes in self.near.items()}
-        own, tables, constants = dict(self.own), dict(self.tables), list(self.constants)
-        sizes, states = dict(self.sizes), dict(self.states)
         self.budget.need(self.n_bytes, "a copy of the network")
-        return PlainNetwork(
-            sizes, self.hidden, own, tables, near, constants, states, self.side, self.budget, self.n_entries
-        )
+        near = {v: set(scopes) for v, scopes in self.near.items()}
+        given = dict(self.sizes), self.hidden, dict(self.own), dict(self.tables), near, list(self.constants)
+        return PlainNetwork(*given, self.states, self.side, self.budget, self.n_entries)
 
     @property
     def n_bytes(self) -> int:
@@ -226,16 +206,23 @@ class PlainNetwork:
         return PlainTable(scope, self.tables.pop(scope))
 
     @property
-    def shapes(self) -> list[tuple[Scope, list[int]]]:
-        """The scopes in order, each with the sizes of its variables: the layout of a shift's numbers."""
-        return [(scope, [self.sizes[v] for v in scope]) for scope in sorted(self.tables)]
+    def factors(self) -> list[PlainTable]:
+        """All tables, and then the variables' own tables."""
+        pairs = (*self.tables.items(), *(((v,), own) for v, own in self.own.items()))
+        return [PlainTable(scope, logs) for scope, logs in pairs]
+
+    @property
+    def shift_layout(self) -> tuple[dict[Scope, int], int]:
+        """The place of each table's numbers in a shift, one per variable and state; the count of all."""
+        starts, end = dict[Scope, int](), 0
+        for scope in sorted(self.tables):
+            starts[scope], end = end, end + sum(self.tables[scope].shape)
+        return starts, end
 
     def shift(self, shifts: Floats) -> None:
-        """Move costs between tables and the variables' own tables: one number per table, variable and state."""
-        starts, end = dict[Scope, int](), 0
+        """Move costs between tables and the variables' own tables."""
         self._need(self.n_entries)
-        for scope, shape in self.shapes:
-            starts[scope], end = end, end + sum(shape)
+        starts, _ = self.shift_layout
         variables, ptr = self.laid_out
         own = np.concatenate([self.own[v] for v in variables] or [np.zeros(0)])
         for scopes, stack in self.stacks:
@@ -254,9 +241,8 @@ class PlainNetwork:
     def laid_out(self) -> tuple[list[int], dict[int, int]]:
         """The variables in order, and the offset of each variable's states among all states."""
         variables = sorted(self.sizes)
-        return variables, dict(
-            zip(variables, run_starts(np.array([self.sizes[v] for v in variables])).tolist(), strict=True)
-        )
+        starts: list[int] = run_starts(np.array([self.sizes[v] for v in variables])).tolist()
+        return variables, dict(zip(variables, starts, strict=True))
 
     @property
     def stacks(self) -> Iterator[tuple[list[Scope], Floats]]:
@@ -298,16 +284,13 @@ class PlainNetwork:
         self._need(self.n_entries)
         left = {v: np.flatnonzero(states[v]) if v in states else np.arange(n) for v, n in self.sizes.items()}
         sizes = {v: len(s) for v, s in left.items() if len(s) > 1}
-        tables = [PlainTable(s, logs[np.ix_(*(left[v] for v in s))]) for s, logs in self.tables.items()]
-        tables += [PlainTable((v,), logs[left[v]]) for v, logs in self.own.items()]
-        scopes = [tuple(v for v in t.scope if v in sizes) for t in tables]
-        smaller = [
-            PlainTable(scope, t.logs.reshape([sizes[v] for v in scope]))
-            for scope, t in zip(scopes, tables, strict=True)
-        ]
         kept = self.states | {v: self.states[v][s] for v, s in left.items()}
-        hidden = self.hidden & frozenset(sizes)
-        return self._joined(sizes, hidden, smaller, self.constants, kept, self.side, self.budget)
+        smaller: list[PlainTable] = []
+        for table in self.factors:
+            scope = tuple(v for v in table.scope if v in sizes)
+            logs = table.logs[np.ix_(*(left[v] for v in table.scope))]
+            smaller.append(PlainTable(scope, logs.reshape([sizes[v] for v in scope])))
+        return self._over(sizes, smaller, self.constants, kept)
 
     def split(self, v: int) -> Iterator[PlainNetwork]:
         """Yield one network per state of a variable."""
@@ -334,8 +317,7 @@ class PlainNetwork:
     ) -> None:
         """Maximise or sum out a variable, or one copy of it per group of its tables.
 
-        The shifts are the own tables of the second and later copies; the first copy gets the variable's own table
-        less the shifts.
+        The shifts are the own tables of the later copies; the first gets the variable's own table less the shifts.
         """
         tables, own = [self.pop(scope) for scope in sorted(self.near[v])], self.own[v]
         is_hidden, sizes = v in self.hidden, dict(self.sizes)
@@ -409,12 +391,11 @@ class PlainNetwork:
                     members.add(v)
                     reached += {u for scope in self.near[v] for u in scope} - members
             left -= members
-            scopes = {scope for v in members for scope in self.near[v]}
-            tables = [PlainTable(scope, self.tables[scope]) for scope in sorted(scopes)]
+            scopes = sorted({scope for v in members for scope in self.near[v]})
+            tables = [PlainTable(scope, self.tables[scope]) for scope in scopes]
             tables += [PlainTable((v,), self.own[v]) for v in sorted(members)]
             sizes = {v: self.sizes[v] for v in sorted(members)}
-            hidden = self.hidden & members
-            found.append(self._joined(sizes, hidden, tables, [], self.states, self.side, self.budget))
+            found.append(self._over(sizes, tables, [], self.states))
         return found
 
     def _forget(self, v: int) -> None:

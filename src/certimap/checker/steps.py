@@ -1,9 +1,8 @@
 """Proofs by steps: tables reparametrised by shifts, states dropped, variables eliminated or replaced, and splits.
 
-A shift adds a function of one variable to a table and subtracts it from the variable's own table: the sum of all
-tables keeps its value at every point, while the sum of their maxima, a bound, may fall. Any function will do. If
-the product of a variable's tables is too large, they are divided into groups, and each group eliminates a copy of
-the variable: max_x Π f_i <= Π max_x f_i for a queried variable, and for a hidden one, by Hölder's inequality,
+A shift adds a function of one variable to a table and subtracts it from the variable's own table: the value at a
+point stays, while the sum of all maxima, a bound, may fall. If the product of a variable's tables is too large,
+groups of tables eliminate a copy of it each: max_x Π f_i <= Π max_x f_i, and by Hölder's inequality
 Σ_x Π f_i <= Π (Σ_x f_i^(1/w_i))^(w_i), with weights that add up to 1. The file lists the steps. Each is exact,
 only raises values, or is verified, so that none needs trust.
 """
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.models import Arrays, CheckBudget, ReducedModel, Rejected
-from certimap.checker.network import Flags, PlainNetwork, parts_of
-from certimap.checker.numbers import UNIT, Floats, up
+from certimap.checker.network import PlainNetwork, parts_of
+from certimap.checker.numbers import UNIT, Flags, Floats, up
 
 CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK, MAXIMISE = range(12)
 LARGEST_SHIFT = 1e100  # nats; no sum of shifts overflows, not even divided by a weight
@@ -44,6 +43,11 @@ class _Reader:
         if self.shifts.ndim != 1 or not np.all((self.shifts <= LARGEST_SHIFT) & (self.shifts >= -LARGEST_SHIFT)):
             raise Rejected(f"a shift is no number of at most {LARGEST_SHIFT:g}")
         self._at = [0, 0, 0]
+        self.n_closed = 0  # parts closed so far
+
+    def refusal(self, said: str) -> Rejected:
+        """Return the error for a step that fails in the current part."""
+        return Rejected(f"part {self.n_closed} does not hold: {said}")
 
     def step(self) -> int:
         return int(self._next(0, self.steps, 1)[0])
@@ -93,14 +97,15 @@ class _Reader:
             raise Rejected("the proof has steps beyond the last part")
 
 
+Parts = Iterator[tuple[PlainNetwork, float]]  # each with the level at which it must close
+Waiting = tuple[Parts, int]  # with the bytes of the network that they come from
+
+
 def check_steps(
     problem: ReducedModel, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, budget: CheckBudget
-) -> str | None:
-    """Apply the steps of a proof to boxes of the query, one box after the other.
-
-    Return a sentence about the first step that fails, or None if all parts close.
-    """
-    given, n_closed = _Reader(arrays), 0
+) -> None:
+    """Apply the steps of a proof to boxes of the query, one after the other; reject a step that fails."""
+    given = _Reader(arrays)
     waiting: list[Waiting] = [(((network, threshold) for network in parts_of(problem, boxes, budget)), 0)]
     while waiting:
         part = next(waiting[-1][0], None)
@@ -108,28 +113,18 @@ def check_steps(
             budget.hold(-waiting.pop()[1], "")
             continue
         held = budget.held
-        parts, said, n_bytes = _closed(*part, given, budget)
+        below = _closed(*part, given, budget)
         budget.held = held
-        if said is not None:
-            return f"part {n_closed} does not hold: {said}"
-        if parts is None:
-            n_closed += 1
+        if below is None:
+            given.n_closed += 1
         else:
-            budget.hold(n_bytes, "the parts that wait")
-            waiting.append((parts, n_bytes))
+            budget.hold(below[1], "the parts that wait")
+            waiting.append(below)
     given.end()
-    return None
 
 
-Parts = Iterator[tuple[PlainNetwork, float]]  # each with the level at which it must close
-Waiting = tuple[Parts, int]  # with the bytes of the network that they come from
-CLOSED = None, None, 0
-
-
-def _closed(
-    network: PlainNetwork, threshold: float, given: _Reader, budget: CheckBudget
-) -> tuple[Parts | None, str | None, int]:
-    """Apply steps until a part closes or splits; return its parts, a sentence on failure, and the bytes kept."""
+def _closed(network: PlainNetwork, threshold: float, given: _Reader, budget: CheckBudget) -> Waiting | None:
+    """Apply steps until a part closes or splits; return its parts, and None if it closes."""
     tried: PlainNetwork | None = None  # the network to return to after steps on a copy
     before = budget.held
     while True:
@@ -137,15 +132,15 @@ def _closed(
         step = given.step()
         if step == CLOSE:
             bound = network.bound()
-            return (
-                CLOSED if bound <= threshold else (None, f"its bound is {bound:.12g}, above {threshold:.12g}", 0)
-            )
+            if not bound <= threshold:
+                raise given.refusal(f"its bound is {bound:.12g}, above {threshold:.12g}")
+            return None
         if step == SHIFT:
-            network.shift(given.shift(sum(sum(shape) for _, shape in network.shapes)))
+            network.shift(given.shift(network.shift_layout[1]))
         elif step == DROP:
-            left, said = _left(network, threshold, given)
+            left = _left(network, threshold, given)
             if left is None:
-                return None, said, 0
+                return None
             network = left
         elif step == ABSORB:
             network.absorb()
@@ -157,11 +152,14 @@ def _closed(
         elif step == DIVIDE and tried is None:
             return _divided(network, threshold, given)
         elif step == SPLIT and tried is None:
-            return _parts(network, threshold, given)
+            v = given.variable(network)
+            if v in network.hidden:
+                raise given.refusal(f"it is split on variable {v}, which is summed out")
+            return ((part, threshold) for part in network.split(v)), network.n_bytes
         elif step in (ELIMINATE, REPLACE, GROUP, MAXIMISE):
             _without(network, step, given)
         else:
-            return None, f"there is no step of the kind {step} here", 0
+            raise given.refusal(f"there is no step of the kind {step} here")
 
 
 def _without(network: PlainNetwork, step: int, given: _Reader) -> None:
@@ -178,30 +176,22 @@ def _without(network: PlainNetwork, step: int, given: _Reader) -> None:
         (network.replace if step == REPLACE else network.maximise)(v, near[k])
 
 
-def _left(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[PlainNetwork | None, str | None]:
-    """Drop states; return None if nothing is left, and None with a sentence if a dropped state is too good."""
+def _left(network: PlainNetwork, threshold: float, given: _Reader) -> PlainNetwork | None:
+    """Drop states, and reject the drop of a state that is too good; return None if nothing is left."""
     _, each = network.bounds()
     kept = {v: given.flags(len(found)) for v, found in each.items()}
     for v, flags in kept.items():
         if not np.all(flags | (each[v] <= threshold)):
             worst = float(each[v][~flags].max())
-            return None, f"a state of variable {v} is dropped at {worst:.12g}, above {threshold:.12g}"
-    return (network.keep(kept) if all(flags.any() for flags in kept.values()) else None), None
+            raise given.refusal(f"a state of variable {v} is dropped at {worst:.12g}, above {threshold:.12g}")
+    return network.keep(kept) if all(flags.any() for flags in kept.values()) else None
 
 
-def _divided(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
+def _divided(network: PlainNetwork, threshold: float, given: _Reader) -> Waiting:
     """Give each component its own level; the levels must add up to at most the threshold."""
     found = network.components()
     levels = given.shift(len(found)).tolist()
     total = float(up(math.fsum([*network.constants, *levels])))
     if not total <= threshold:
-        return None, f"the levels of its components add up to {total:.12g}, above {threshold:.12g}", 0
-    return zip(found, levels, strict=True), None, sum(part.n_bytes for part in found)
-
-
-def _parts(network: PlainNetwork, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
-    """Split a part on a variable, into one part per state."""
-    v = given.variable(network)
-    if v in network.hidden:
-        return None, f"it is split on variable {v}, which is summed out", 0
-    return ((part, threshold) for part in network.split(v)), None, network.n_bytes
+        raise given.refusal(f"the levels of its components add up to {total:.12g}, above {threshold:.12g}")
+    return zip(found, levels, strict=True), sum(part.n_bytes for part in found)

@@ -1,4 +1,4 @@
-"""The checker: reads a claim, computes the answer's value, and excludes the rest of the space.
+"""The checker: reads a claim, computes the answer's value, excludes the rest of the space, states what is proved.
 
 Small models are also checked by enumeration in decimals of 60 digits.
 """
@@ -6,10 +6,11 @@ Small models are also checked by enumeration in decimals of 60 digits.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,10 @@ from numpy.typing import NDArray
 from certimap.checker.boxes import caps_of, check_boxes, check_every_point, check_residual, read_points
 from certimap.checker.buckets import ProofBuckets
 from certimap.checker.circuit import circuit_of, read_graph, values_at
-from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim, question_in_words, shown
 from certimap.checker.elimination import check_vectors
 from certimap.checker.file import Proof
 from certimap.checker.leaves import edges_of, in_cells, with_own_codes
-from certimap.checker.majorants import products_of
-from certimap.checker.mixtures import check_mixture
+from certimap.checker.mixtures import check_mixture, products_of
 from certimap.checker.models import (
     FLOAT,
     Arrays,
@@ -34,20 +33,213 @@ from certimap.checker.models import (
     Stored,
     fingerprint,
     reduce,
+    refuse_huge,
     stored_tables,
     tables_of,
 )
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.normals import is_normal, normals_of
-from certimap.checker.numbers import Floats, Ints
+from certimap.checker.numbers import UNIT, Floats, Ints
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
+LARGEST_TOLERANCE = 1e-3
+ANSWER_COST = 256  # bytes that each state of an answer may take
+DRAWS = "draws"
+KINDS = ("exact", "epsilon", "pac", "bound")
+BOUNDING = "steps"  # the only method that also proves bounds alone
 DIGITS = 60
 MARGIN = Decimal(10) ** -40  # relative; far above what 60 digits lose in a model this small
 MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variables times tables
 WORK_COST = 160  # bytes of a number of 60 digits
 Values = Iterator[tuple[tuple[int, ...], Decimal]]
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """The claim of a proof, its numbers checked."""
+
+    kind: str
+    method: str
+    epsilon: float
+    delta: float
+    tolerance: float
+    log_upper: float
+    log_joint: float | None  # the claimed log value of the first answer (nats), or None
+    # states of the query variables, one row for each answer; 0 where a variable is real
+    answers: NDArray[np.int64]
+    values: Floats  # values of the query variables, one row for each answer; NaN where a variable is categorical
+    question: Question  # the query, in which real variables have no states
+
+    @classmethod
+    def read(cls, variables: Sequence[Stored], proof: Proof, budget: CheckBudget) -> Claim:
+        """Read the claim; reject one that makes no sense, whatever its proof."""
+        stated, method = proof.meta["claim"], proof.meta["method"]
+        kind, log_joint = stated["kind"], stated["log_joint"]
+        epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
+        if kind not in KINDS:
+            raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
+        if (kind == "pac") != (method == DRAWS):
+            raise Rejected("a claim with delta above 0 needs the method 'draws', and this method such a claim")
+        if kind == "bound" and method != BOUNDING:
+            raise Rejected("a bound alone needs the method 'steps'")
+        if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
+            raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
+        if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
+            raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
+        if not 0.0 < tolerance <= LARGEST_TOLERANCE:
+            raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0, at most {LARGEST_TOLERANCE}")
+        sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
+        place = {v["name"]: k for k, v in enumerate(variables)}
+        answers: list[Stored] = [proof.meta["answer"], *proof.meta.get("others", [])]
+        queried = [place[name] for name in answers[0]]
+        budget.hold(ANSWER_COST * len(answers) * (1 + len(queried)), "the list of answers")
+        asked = [_Asked.of(variables[v]) for v in queried]
+        rows = [_positions(asked, answer, budget) for answer in answers]
+        states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
+        if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
+            raise Rejected("an answer is listed twice, or several where a variable is real")
+        log_weights = proof.arrays["log_weights"]
+        if log_weights.shape != (int(sizes.sum()),) or log_weights.dtype != np.float64:
+            raise Rejected("the proof's evidence does not fit the model")
+        refuse_huge(log_weights, "the proof's evidence")
+        if not queried:
+            raise Rejected("the query has no variables")
+        question = Question(sizes, np.array(queried, np.int64), log_weights)
+        log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
+        if kind == "bound" and not math.isfinite(log_upper):
+            raise Rejected(f"the claim's bound is {log_upper}")
+        log_joint = None if log_joint is None else float(log_joint)
+        return cls(kind, method, epsilon, delta, tolerance, log_upper, log_joint, states, values, question)
+
+    @property
+    def slack(self) -> float:
+        """ln(1 + tolerance), rounded down."""
+        return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
+
+    def least(self, log_values: Sequence[float]) -> float:
+        """Return the smallest log value; reject impossible answers, and a first value unlike the claimed one."""
+        first = log_values[0]
+        if first == -math.inf:
+            raise Rejected("the answer has probability 0")
+        if not all(value < math.inf for value in log_values):
+            raise Rejected("an answer is worth more than can be told")
+        if self.log_joint is not None and not abs(self.log_joint - first) <= 1e-7 * (1.0 + abs(first)):
+            raise Rejected(f"the answer is worth ln p(q, e) = {first:.12g}, and {self.log_joint} is claimed")
+        return min(log_values)
+
+    def threshold(self, log_value: float) -> float:
+        """Return the largest log value that any rival may have, for answers worth at least `log_value` (nats)."""
+        if self.kind == "bound":
+            return self.log_upper
+        terms = [log_value, -math.log1p(-self.epsilon), self.slack]
+        return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
+
+    def statement(self, log_value: float) -> str:
+        """State the proved claim in a sentence, for answers worth at least `log_value` (nats)."""
+        if self.kind == "bound":
+            return (
+                f"accepted: no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}, and the "
+                f"answer is worth {shown(log_value, 9, ROUND_FLOOR)}, "
+                f"{shown(self.log_upper, 3, less=log_value)} less"
+            )
+        within, k = f"within a relative {shown(self.tolerance, 3)}", len(self.answers)
+        epsilon = shown(self.epsilon, 3)
+        if self.kind == "pac":
+            return (
+                f"accepted: the figures give {'the answer' if k == 1 else f'the {k} answers'} epsilon "
+                f"{epsilon} and delta {shown(self.delta, 3)}, if the draws were what they are said to be"
+            )
+        last = "the answer" if k == 1 else f"the last of the {k} answers"
+        if self.kind == "exact":
+            return f"accepted: no{'' if k == 1 else ' other'} assignment is more probable than {last} ({within})"
+        return (
+            f"accepted: {last} is at least {shown(1.0, 6, ROUND_FLOOR, self.epsilon)} times as probable as "
+            f"{'the best' if k == 1 else 'any other assignment'} (epsilon {epsilon}, {within})"
+        )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A query variable: its name, and each state's index by its JSON text; None for a real variable."""
+
+    name: str
+    places: dict[str, int] | None
+
+    @classmethod
+    def of(cls, variable: Stored) -> _Asked:
+        states: list[Any] | None = variable.get("states")
+        places = None if states is None else {json.dumps(state): k for k, state in enumerate(states)}
+        return cls(variable["name"], places)
+
+
+def _positions(queried: Sequence[_Asked], answer: Stored, budget: CheckBudget) -> tuple[list[int], list[float]]:
+    """Return the state indices and real values of an answer; 1, 1.0 and True are different labels."""
+    budget.look()
+    states, values = [0] * len(queried), [math.nan] * len(queried)
+    if list(answer) != [variable.name for variable in queried]:
+        raise Rejected("the answers name different variables")
+    for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
+        if variable.places is None:
+            values[k] = float(label)
+        else:
+            found = variable.places.get(json.dumps(label))
+            if found is None:
+                raise Rejected(f"the answer names {label!r}, which is no state of its variable")
+            states[k] = found
+    return states, values
+
+
+def shown(x: float, digits: int, rounding: str = ROUND_CEILING, less: float = 0.0) -> str:
+    """Return x - less to `digits` digits, rounded so that the text claims no more than the proof."""
+    found = Context(prec=digits, rounding=rounding).subtract(Decimal(str(x)), Decimal(str(less)))
+    return f"{float(found):.{digits}g}"
+
+
+def question_in_words(
+    variables: Sequence[Stored], question: Question, answers: Sequence[Stored], arrays: Arrays
+) -> str:
+    """Return the answers, the evidence, and how many variables are summed out."""
+    said = "; ".join(", ".join(f"{_name(k)}={_label(x)}" for k, x in answer.items()) for answer in answers)
+    evidence: list[str] = []
+    n_summed = 0
+    for v, variable in enumerate(variables):
+        if "states" in variable:
+            given, is_fixed = _of_states(variable["states"], question.weights_of(v))
+        else:
+            given, is_fixed = _of_interval(variable["interval"], np.asarray(arrays["intervals"], np.float64)[v])
+        evidence += [f"{_name(variable['name'])} {given}"] if given else []
+        n_summed += not is_fixed and v not in question.queried
+    return (
+        f"answer: {said}\nevidence: {', '.join(evidence) or 'none'}\n"
+        f"summed out: {n_summed} of {len(variables)} variables"
+    )
+
+
+def _of_states(states: Sequence[Any], logs: Floats) -> tuple[str, bool]:
+    """Return the evidence on a variable in words, and whether it leaves a single state."""
+    left = [_label(s) for s, w in zip(states, logs.tolist(), strict=True) if w > -math.inf]
+    if np.all(logs == 0.0):
+        return "", False
+    if np.all((logs == 0.0) | (logs == -np.inf)):
+        return f"= {left[0]}" if len(left) == 1 else f"in {{{', '.join(left)}}}", len(left) == 1
+    return f"has the log likelihoods {logs.tolist()}", len(left) == 1
+
+
+def _of_interval(whole: Sequence[float], given: Floats) -> tuple[str, bool]:
+    low, high = max(float(whole[0]), float(given[0])), min(float(whole[1]), float(given[1]))
+    if low == high:
+        return f"= {low}", True
+    return ("" if low <= whole[0] and high >= whole[1] else f"in [{low}, {high}]"), False
+
+
+def _label(label: Any) -> str:
+    """Return a label as in the file; JSON escapes the control characters that a terminal would obey."""
+    return label if isinstance(label, str) and label.isalnum() else json.dumps(label)
+
+
+def _name(name: str) -> str:
+    return name if name.isprintable() else json.dumps(name)
 
 
 def largest_value(
@@ -213,13 +405,11 @@ def _checked(
 ) -> Verdict:
     claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
-        log_value, refuted = _circuit(variables, arrays, claim, proof, budget)
+        log_value = _circuit(variables, arrays, claim, proof, budget)
     elif is_normal(kind):
-        log_value, refuted = _normal(kind, variables, arrays, claim, proof, budget)
+        log_value = _normal(kind, variables, arrays, claim, proof, budget)
     else:
-        log_value, refuted = _network(kind, arrays, claim, proof, budget)
-    if refuted is not None:
-        raise Rejected(refuted)
+        log_value = _network(kind, arrays, claim, proof, budget)
     said = claim.statement(log_value) + (_exactly(kind, arrays, claim, budget) if exact else "")
     budget.look()
     answers = [proof.meta["answer"], *proof.meta.get("others", [])]
@@ -242,8 +432,8 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
 
 def _circuit(
     variables: Sequence[Stored], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
-) -> tuple[float, str | None]:
-    """Return the log value of the worst answer, and why the rest is not covered, or None."""
+) -> float:
+    """Return the log value of the worst answer; reject a proof that does not cover the rest."""
     asked, given = claim.question, proof.arrays
     point = edges_of(variables, given, asked.queried, claim.values[0])
     cells = edges_of(variables, given, asked.queried)
@@ -255,26 +445,27 @@ def _circuit(
     if claim.method == "mixture":
         if any(len(cells[v]) > 2 for v in cells):
             raise Rejected("a proof by 'mixture' cuts no variable into cells")
-        products = products_of(graph, arrays, at_most, cells)
-        return log_value, check_mixture(products, _columns(asked), threshold, budget)
+        check_mixture(products_of(graph, arrays, at_most, cells), _columns(asked), threshold, budget)
+        return log_value
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
-    if claim.method == DRAWS:
-        return log_value, _draws(claim, proof, log_value - circuit.log_total, budget)
     is_countable = bool(np.all(asked.query_sizes > 0))  # real variables are observed or summed out
-    if claim.method == "enumeration" and is_countable:
-        return log_value, check_every_point(circuit, claim.answers, threshold)
-    if claim.method == "residual" and is_countable:
+    if claim.method == DRAWS:
+        _check_draws(claim, proof, log_value - circuit.log_total, budget)
+    elif claim.method == "enumeration" and is_countable:
+        check_every_point(circuit, claim.answers, threshold)
+    elif claim.method == "residual" and is_countable:
         points = read_points(given, asked.query_sizes, budget)
-        values = values_at(graph, lower, at_point, points)
-        return log_value, check_residual(circuit, points, values, claim.answers, threshold)
-    if claim.method != "boxes":
+        check_residual(circuit, points, values_at(graph, lower, at_point, points), claim.answers, threshold)
+    elif claim.method == "boxes":
+        check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given))
+    else:
         raise Rejected(f"a proof by {claim.method!r} does not cover this circuit")
-    return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given))
+    return log_value
 
 
 def _normal(
     kind: str, variables: Sequence[Stored], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
-) -> tuple[float, str | None]:
+) -> float:
     """Check as `_circuit` does, for mixtures of Gaussians with covariances and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
         raise Rejected("of a mixture of Gaussians, one answer with delta 0 is proved, by the method 'mixture'")
@@ -282,8 +473,8 @@ def _normal(
     normals = normals_of(kind, variables, arrays, asked, proof.arrays["intervals"], budget)
     is_real = asked.query_sizes == 0
     log_value = normals.log_value(claim.values[0][is_real], claim.answers[0][~is_real], columns)
-    log_value = claim.least([log_value])
-    return log_value, check_mixture(normals, columns, claim.threshold(log_value), budget)
+    check_mixture(normals, columns, claim.threshold(claim.least([log_value])), budget)
+    return log_value
 
 
 def _columns(question: Question) -> Ints:
@@ -292,33 +483,30 @@ def _columns(question: Question) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
 
 
-def _network(
-    kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
-) -> tuple[float, str | None]:
-    """Return the log value of the worst answer, and why the rest is not covered, or None."""
-    tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
-    problem = reduce(tables, all_sizes, claim.question)
+def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
+    """Return the log value of the worst answer; reject a proof that does not cover the rest."""
+    problem = reduce(*tables_of(kind, claim.question.sizes, arrays), claim.question)
     if claim.method == BOUNDING:
         return _wide(problem, claim, proof, budget)
     tree = ProofBuckets.of(problem, budget=budget)
     points = [
-        [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
+        [np.arange(problem.sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
         for answer in claim.answers.tolist()
     ]
     log_value = claim.least([tree.bound(point, -1) for point in points])
     threshold = claim.threshold(log_value)
     if claim.method == DRAWS:
-        everything = ProofBuckets.of(
-            ReducedModel(problem.tables, problem.sizes, [], problem.log_constant), budget=budget
-        )
-        return log_value, _draws(claim, proof, log_value - everything.bound([], 1), budget)
-    if claim.method != "vectors":
+        everything = ReducedModel(problem.tables, problem.sizes, [], problem.log_constant)
+        log_total = ProofBuckets.of(everything, budget=budget).bound([], 1)
+        _check_draws(claim, proof, log_value - log_total, budget)
+    elif claim.method == "vectors":
+        check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, budget)
+    else:
         raise Rejected(f"a proof by {claim.method!r} does not cover a network")
-    check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, budget)
-    return log_value, None
+    return log_value
 
 
-def _wide(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget) -> tuple[float, str | None]:
+def _wide(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
     """Check as `_network` does, by steps, for networks too wide to eliminate."""
     order, answers = proof.arrays["order"], claim.answers.tolist()
     if order.ndim != 1 or order.dtype.kind != "i" or len(order) > len(problem.sizes):
@@ -326,10 +514,11 @@ def _wide(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget
     listed: list[int] = order.tolist()
     log_value = claim.least([value_at(problem, answer, -1, listed, budget) for answer in answers])
     boxes = boxes_beside(problem, answers, budget)
-    return log_value, check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
+    check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
+    return log_value
 
 
-def _draws(claim: Claim, proof: Proof, log_prob: float, budget: CheckBudget) -> str | None:
+def _check_draws(claim: Claim, proof: Proof, log_prob: float, budget: CheckBudget) -> None:
     """Recompute the evidence of draws that found nothing better; the draws themselves cannot be checked."""
     log_r, closed, counts = (np.asarray(proof.arrays[name]) for name in ("log_open", "log_closed", "counts"))
     budget.need(10.0 * FLOAT * max(log_r.size, counts.size), "the record of draws")
@@ -348,8 +537,8 @@ def _draws(claim: Claim, proof: Proof, log_prob: float, budget: CheckBudget) -> 
     evidence = float(np.sum(np.where(valid & (counts > 0), counts * misses, 0.0))) * (1.0 - 1e-9)
     needed = math.log(len(claim.answers) / claim.delta)
     if not evidence >= needed * (1.0 - 1e-8):
-        return f"the draws give {evidence:.6g} nats of evidence, and delta {claim.delta:g} needs {needed:.6g}"
-    return None
+        needs = f"delta {claim.delta:g} needs {needed:.6g}"
+        raise Rejected(f"the draws give {evidence:.6g} nats of evidence, and {needs}")
 
 
 def _exactly(kind: str, arrays: Arrays, claim: Claim, budget: CheckBudget) -> str:

@@ -11,12 +11,12 @@ import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.buckets import BucketLayout, ProofBuckets
-from certimap.checker.claim import LARGEST_TOLERANCE
 from certimap.checker.leaves import NAMES
 from certimap.checker.models import CheckBudget, ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.models import Question as Asked
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.numbers import UNIT
+from certimap.checker.verdict import LARGEST_TOLERANCE
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
 from certimap.circuits.leaves.kind import leaf_kinds

@@ -75,10 +75,11 @@ def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
     """Return the changes of each table's entries after sweeps of dual ascent."""
     reach = REACH * max(gap, 1e-6)
     unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
-    tables: list[Table] = []
-    for scope, logs in (*network.tables.items(), *(((v,), own) for v, own in network.own.items())):
-        tables.append(Table(scope, np.rint(np.maximum(logs - logs.max(), -reach) / unit).astype(np.int64)))
-    problem = Problem(network.sizes, frozenset(network.sizes), tuple(tables), 0, 0.0, unit)
+    tables = tuple(
+        Table(t.scope, np.rint(np.maximum(t.logs - t.logs.max(), -reach) / unit).astype(np.int64))
+        for t in network.factors
+    )
+    problem = Problem(network.sizes, frozenset(network.sizes), tables, 0, 0.0, unit)
     variables = sorted(network.sizes)
     costs = Costs(problem, variables)
     dual = costs.dual()
@@ -99,10 +100,8 @@ def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
 
 def _as_shifts(network: PlainNetwork, moves: Mapping[Scope, Floats]) -> Floats:
     """Return the changes of tables, each a sum of functions of one variable, as the numbers of a step."""
-    starts, at = dict[Scope, int](), 0
-    for scope, shape in network.shapes:
-        starts[scope], at = at, at + sum(shape)
-    out = np.zeros(at)
+    starts, n = network.shift_layout
+    out = np.zeros(n)
     for scopes, stack in network.stacks:
         lines = _lines(np.array([moves[scope] for scope in scopes]))
         alone, at = _flattening(stack), np.array([starts[scope] for scope in scopes])
@@ -238,10 +237,8 @@ class Relaxed:
 
 def problem_of(network: PlainNetwork) -> Problem:
     """Return a network as a problem for the relaxation code, with the same tables."""
-    tables = [Table(scope, logs) for scope, logs in network.tables.items()]
-    tables += [Table((v,), logs) for v, logs in network.own.items()]
-    queried = frozenset(network.sizes) - network.hidden
-    return Problem(network.sizes, queried, tuple(tables), math.fsum(network.constants))
+    tables = tuple(Table(t.scope, t.logs) for t in network.factors)
+    return Problem(network.sizes, frozenset(network.sizes) - network.hidden, tables, math.fsum(network.constants))
 
 
 def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed, int]]:

@@ -154,8 +154,7 @@ def _divided(script: Script, part: ScriptPart) -> list[ScriptPart]:
 
 def _value(network: PlainNetwork, answer: Mapping[int, int]) -> float:
     """Return the log value of a point, without constants."""
-    tables = [logs[tuple(answer[v] for v in scope)] for scope, logs in network.tables.items()]
-    return math.fsum([*tables, *(logs[answer[v]] for v, logs in network.own.items())])
+    return math.fsum(t.logs[tuple(answer[v] for v in t.scope)] for t in network.factors)
 
 
 def _reduced(script: Script, part: ScriptPart) -> bool:
@@ -284,8 +283,7 @@ def _is_eliminated(script: Script, network: PlainNetwork, found: EliminationPlan
 
 def _rounding(network: PlainNetwork) -> float:
     """Estimate the rounding error of an elimination (nats)."""
-    tables = [*network.tables.values(), *network.own.values()]
-    tops = math.fsum(abs(float(logs.max())) for logs in tables)
+    tops = math.fsum(abs(float(t.logs.max())) for t in network.factors)
     return 2.0**-50 * (4.0 + max(map(len, network.near.values()), default=0)) * (tops + abs(network.bound()))
 
 

@@ -11,8 +11,7 @@ from scipy import stats
 
 import certimap as cm
 from certimap.checker.circuit import read_graph
-from certimap.checker.majorants import products_of
-from certimap.checker.mixtures import kappa, largest_quadratic, second_order
+from certimap.checker.mixtures import kappa, largest_quadratic, products_of, second_order
 from certimap.checker.models import CheckBudget, Question
 from certimap.checker.normals import NormalMoments, Normals
 from certimap.io.native import exported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_every_step_bounds_from_above(seed):
     case, rng = everything(seed), np.random.default_rng(seed)
     best = float(case.log_values.max())
     network = network_of(case)
-    network.shift(rng.normal(0.0, 1.0, sum(sum(shape) for _, shape in network.shapes)))
+    network.shift(rng.normal(0.0, 1.0, network.shift_layout[1]))
     bound, each = network.bounds()
     sizes = [case.model.domain[name].n_states for name in case.variables]
     values = case.log_values.reshape(sizes)
@@ -294,30 +295,33 @@ def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
     assert steps.count(DIVIDE) == 1
     assert levels == pytest.approx(values, abs=1e-8)
 
-    def said(threshold, numbers, problem=both):
-        return check_steps(problem, boxes, {**arrays, "shifts": numbers}, threshold, CheckBudget())
+    def check(threshold, numbers):
+        check_steps(both, boxes, {**arrays, "shifts": numbers}, threshold, CheckBudget())
 
-    assert said(threshold, arrays["shifts"]) is None
+    def refuse(threshold, numbers, why):
+        with pytest.raises(Rejected, match=why):
+            check(threshold, numbers)
+
+    check(threshold, arrays["shifts"])
     for k in range(2):  # more for one alone, and at the cost of the other
         more, moved = arrays["shifts"].copy(), arrays["shifts"].copy()
         more[k] += 1e-6
         moved[k], moved[1 - k] = moved[k] + 1.0, moved[1 - k] - 1.0
-        assert "add up to" in said(threshold, more)
-        assert "does not hold" in said(threshold, moved)
-    assert "add up to" in said(threshold - 1e-6, arrays["shifts"])
+        refuse(threshold, more, "add up to")
+        refuse(threshold, moved, "does not hold")
+    refuse(threshold - 1e-6, arrays["shifts"], "add up to")
     lowest = np.concatenate([[levels[0], -1e90], arrays["shifts"][2:]])
-    assert "does not hold" in said(threshold, lowest)
-    assert "does not hold" in said(threshold, np.concatenate([levels, [0.0], arrays["shifts"][2:]]))
-    with pytest.raises(Rejected, match="ends before"):
-        said(threshold, levels[:1])
+    refuse(threshold, lowest, "does not hold")
+    refuse(threshold, np.concatenate([levels, [0.0], arrays["shifts"][2:]]), "does not hold")
+    refuse(threshold, levels[:1], "ends before")
 
 
 @pytest.mark.parametrize("step", [DIVIDE, SPLIT, TRY])
 def test_on_a_copy_nothing_is_divided_or_split_or_copied_again(step):
     both, point, _ = two_lattices(3)
     given = {"steps": np.array([TRY, step, 0]), "shifts": np.full(2, 99.0), "kept": np.zeros(0, np.uint8)}
-    said = check_steps(both, boxes_beside(both, [point]), given, 1e3, CheckBudget())
-    assert f"no step of the kind {step} here" in said
+    with pytest.raises(Rejected, match=f"no step of the kind {step} here"):
+        check_steps(both, boxes_beside(both, [point]), given, 1e3, CheckBudget())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -358,8 +362,8 @@ def test_components_with_hidden_variables_are_worth_what_all_is_worth(seed):
     boxes = boxes_beside(problem, [[0] * 16])
     for slack, is_proof in ((1e-11, True), (-1e-6, False)):
         levels = np.array([bounds[0] + slack, bounds[1] + 1e-11])
-        said = check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, CheckBudget())
-        assert (said is None) == is_proof
+        with nullcontext() if is_proof else pytest.raises(Rejected, match="does not hold"):
+            check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, CheckBudget())
 
 
 def test_what_a_table_joins_is_one_component():
