@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.core.domain import Label
-from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.builders import hidden_markov_model, naive_bayes
+from certimap.networks.bayesian import BayesianNetwork, hidden_markov_model, naive_bayes
 
 
 def random_chain(

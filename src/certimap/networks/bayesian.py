@@ -1,4 +1,4 @@
-"""Bayesian networks: one conditional distribution per variable, and the rows of its table.
+"""Bayesian networks: one conditional distribution per variable, from tables, rows, or parameters of common models.
 
 A row of zeros marks a configuration of the parents that cannot occur (as in linkage networks) and gives it weight
 0. If the parents can reach it, the network is an unnormalised product.
@@ -6,15 +6,17 @@ A row of zeros marks a configuration of the parents that cannot occur (as in lin
 
 from __future__ import annotations
 
+import heapq
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from certimap.core.arguments import is_mapping, is_tuple
+from certimap.core.arguments import check_whole, is_mapping, is_tuple
 from certimap.core.arrays import Floats, Ints16
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
@@ -41,15 +43,10 @@ def row_totals(factor: Factor) -> Floats:
 
 
 class RowNormaliser:
-    """Renormalises rows that nearly add up to 1, and warns once per model.
-
-    `name`: the model's name in the warning.
-    """
+    """Renormalises rows that nearly add up to 1, and warns once per model, by its name."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.n_rows = 0
-        self.worst = 0.0
+        self.name, self.n_rows, self.worst = name, 0, 0.0
 
     def __call__(self, factor: Factor) -> tuple[Factor, tuple[int, ...] | None]:
         """Return a factor with rows that add up to 1 or are zeros, and the first unacceptable row or None."""
@@ -57,8 +54,8 @@ class RowNormaliser:
         off = np.where(totals == 0.0, 0.0, np.abs(totals - 1.0))
         if (off <= EXACT).all():
             return factor, None
-        if np.any(~(off <= ACCEPTED)):
-            return factor, tuple(int(i) for i in np.argwhere(~(off <= ACCEPTED))[0])
+        if len(wrong := np.argwhere(~(off <= ACCEPTED))):
+            return factor, tuple(wrong[0].tolist())
         self.n_rows += int(np.count_nonzero(off > SILENT))
         self.worst = max(self.worst, float(off.max()))
         divisor = np.where(off > EXACT, totals, 1.0)[..., None]
@@ -85,8 +82,9 @@ class BayesianNetwork(Network):
         The variables, all categorical.
     cpts
         One `Factor` per variable, in any order: its scope is the variable's parents followed by the
-        variable itself. Each row (last axis) adds up to 1 within 1e-3 (it is rescaled), or is all zeros: that
-        configuration of the parents cannot occur, and has weight 0.
+        variable itself. Each row (last axis) adds up to 1 within 1e-3 (it is rescaled, with one warning where it
+        is off by more than 1e-6), or is all zeros: that configuration of the parents cannot occur, and has
+        weight 0. See `from_cpts` for tables by names.
     hidden
         Names of helper variables that a query for all variables leaves out.
 
@@ -94,15 +92,6 @@ class BayesianNetwork(Network):
     ------
     ModelError
         For a variable without a table or with two, a row with any other sum, or a directed cycle.
-
-    Warns
-    -----
-    UserWarning
-        Once, when a row adds to 1 only within 1e-6 or worse.
-
-    See Also
-    --------
-    from_cpts : builds a network from names and rows.
     """
 
     def __init__(self, domain: Domain, cpts: Iterable[Factor], hidden: Iterable[str] = ()) -> None:
@@ -111,8 +100,7 @@ class BayesianNetwork(Network):
             raise ModelError("a conditional table has an empty scope; expected parents and then the variable")
         by_child = {f.scope[-1]: f for f in given}
         if len(by_child) != len(given):
-            children = [f.scope[-1] for f in given]
-            doubled = next(c for c in children if children.count(c) > 1)
+            doubled, _ = Counter(f.scope[-1] for f in given).most_common(1)[0]
             raise ModelError(f"variable {domain.names[doubled]!r} has two conditional tables; expected one")
         lacking = [domain.names[i] for i in range(len(domain)) if i not in by_child]
         if lacking:
@@ -155,18 +143,8 @@ class BayesianNetwork(Network):
             `NoisyMax`, which needs no table over all parents; or a function of the parents' labels that returns
             the variable's.
 
-        Returns
-        -------
-        BayesianNetwork
-            Its variables in the order of `variables`.
+        Raises ModelError for unknown names, missing or superfluous rows, and whatever the constructor refuses.
 
-        Raises
-        ------
-        ModelError
-            For unknown names, missing or superfluous rows, and whatever the constructor refuses.
-
-        Examples
-        --------
         >>> network = BayesianNetwork.from_cpts(
         ...     {"W": ["dry", "wet"], "T": ["lo", "hi"]},
         ...     {"T": ["W"]},
@@ -217,58 +195,21 @@ class BayesianNetwork(Network):
         return self._topological_order
 
     def relevant(self, variables: set[int]) -> set[int]:
-        """Return the given variables with all their ancestors; all other variables are barren.
-
-        Parameters
-        ----------
-        variables
-            Positions of variables.
-
-        Returns
-        -------
-        set of int
-            Their positions and their ancestors' positions.
-        """
+        """Return the positions `variables` with those of all their ancestors; all others are barren."""
         return ancestors(self.parents, variables | self._gates)
 
     def log_prob(self, points: Points) -> Floats:
-        """Return the natural log of the probability of full assignments, shape (batch,).
+        """Return ln p (nats, -inf where impossible) of full assignments `points`, shapes as in `log_joint`.
 
         If a row of zeros can be reached, the value is the log of the unnormalised product.
-
-        Parameters
-        ----------
-        points
-            State positions of all variables, shape (batch, n_variables).
-
-        Returns
-        -------
-        ndarray of float64, shape (batch,)
-            ln p of each row, in nats; -inf where it is impossible.
         """
         return self.log_joint(points)
 
     def sample(self, n: int, rng: int | np.random.Generator | None = None) -> Ints16:
-        """Draw independent assignments, each variable after its parents.
+        """Return `n` independent assignments as state positions, int16, shape (n, n_variables).
 
-        Cost: n times the number of variables times their states.
-
-        Parameters
-        ----------
-        n
-            The number of assignments.
-        rng
-            A seed, a generator, or None for a fresh seed.
-
-        Returns
-        -------
-        ndarray of int16, shape (n, n_variables)
-            State positions.
-
-        Raises
-        ------
-        ModelError
-            When a draw reaches a row of zeros, which is an impossible configuration.
+        `rng`: a seed, a generator, or None for a fresh seed. Raises ModelError when a draw reaches a row of zeros,
+        which is an impossible configuration. Cost: n times the number of variables times their states.
         """
         generator = np.random.default_rng(rng)
         points = np.zeros((n, len(self.domain)), np.int16)
@@ -284,8 +225,7 @@ class BayesianNetwork(Network):
                     "condition the network and draw from the posterior"
                 )
             cumulated /= np.where(cumulated[:, -1:] > 0.0, cumulated[:, -1:], 1.0)
-            uniform = generator.random(n)
-            points[:, i] = (uniform[:, None] >= cumulated[rows]).sum(axis=1)
+            points[:, i] = (generator.random(n)[:, None] >= cumulated[rows]).sum(axis=1)
         return points
 
 
@@ -300,8 +240,7 @@ def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
             raise ModelError(
                 f"the distribution of {domain.names[factor.scope[-1]]!r} given ({given}) "
                 f"adds to {abs(float(row_totals(factor)[wrong])):.10g}; expected 1 within 0.001, or a row of "
-                "zeros for a "
-                "configuration that cannot occur"
+                "zeros for a configuration that cannot occur"
             )
         found.append(normalised)
     normalise.warn()
@@ -310,9 +249,8 @@ def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
 
 def _given(domain: Domain, scope: Sequence[int], states: Iterable[int]) -> str:
     """Show a configuration of the first variables of a scope: A='yes', B=1."""
-    return ", ".join(
-        f"{domain.names[v]}={_label(domain, v, int(s))!r}" for v, s in zip(scope, states, strict=False)
-    )
+    pairs = zip(scope, states, strict=False)
+    return ", ".join(f"{domain.names[v]}={_label(domain, v, int(s))!r}" for v, s in pairs)
 
 
 def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, ...], table: Any) -> list[Piece]:
@@ -321,10 +259,9 @@ def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, 
     if isinstance(table, NoisyMax | NoisyOr):
         return expand(table, child, above)
     if is_mapping(table):
-        own = Domain([*above, child])
-        return [Piece(parents, name, _table_of_rows(own, range(len(own)), table))]
-    if callable(table):
-        return [Piece(parents, name, table_of_function(table, child, above))]
+        table = _table_of_rows(Domain([*above, child]), table)
+    elif callable(table):
+        table = table_of_function(table, child, above)
     return [Piece(parents, name, table)]
 
 
@@ -333,17 +270,17 @@ def _label(domain: Domain, variable: int, state: int) -> Label:
     return categorical.states[state] if isinstance(categorical, Categorical) else state
 
 
-def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]) -> Floats:
-    """Place rows, keyed by the labels of the parents, in a table."""
-    shape = [int(domain.n_states[v]) for v in scope]
-    child = domain.names[scope[-1]]
-    table = np.empty(shape)
-    is_given = np.zeros(shape[:-1], np.bool_)
+def _table_of_rows(domain: Domain, rows: Mapping[Any, Any]) -> Floats:
+    """Place rows, keyed by the labels of the parents, in a table; `domain` has the parents, then the variable."""
+    shape: list[int] = domain.n_states.tolist()
+    child = domain.names[-1]
+    n_parents = len(domain) - 1
+    table, is_given = np.empty(shape), np.zeros(shape[:-1], np.bool_)
     for key, row in rows.items():
-        labels = _labels_of_key(key, len(scope) - 1)
-        if len(labels) != len(scope) - 1:
+        labels: tuple[Any, ...] = key if is_tuple(key) and (n_parents != 1 or len(key) == 1) else (key,)
+        if len(labels) != n_parents:
             raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; expected one per parent")
-        index = tuple(_position(domain, v, label) for v, label in zip(scope, labels, strict=False))
+        index = tuple(_position(domain, v, label) for v, label in enumerate(labels))
         values = _numbers_of(row, f"row {key!r} of {child!r}")
         if values.shape != (shape[-1],):
             raise ModelError(f"row {key!r} of {child!r} has shape {values.shape}; expected {shape[-1]} numbers")
@@ -351,17 +288,10 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
     if not np.all(is_given):
         missing = np.argwhere(~is_given)[0]
         raise ModelError(
-            f"the table of {child!r} has no row for {_given(domain, scope, missing)}; "
+            f"the table of {child!r} has no row for {_given(domain, range(n_parents), missing)}; "
             "every combination of its parents' states needs one"
         )
     return table
-
-
-def _labels_of_key(key: Any, n_parents: int) -> tuple[Any, ...]:
-    """Return the labels that the key of a row holds; for one parent the key may be the label itself."""
-    if not is_tuple(key):
-        return (key,)
-    return (key,) if n_parents == 1 and len(key) != 1 else key
 
 
 def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
@@ -400,8 +330,6 @@ def _position(domain: Domain, variable: int, label: Label) -> int:
 
 def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Order variables parents first, ties by position; refuse cycles."""
-    import heapq
-
     waiting = [len(p) for p in parents]
     children: list[list[int]] = [[] for _ in parents]
     for i, own in enumerate(parents):
@@ -421,3 +349,86 @@ def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[in
         stuck = [domain.names[i] for i, n in enumerate(waiting) if n]
         raise ModelError(f"the parents form a cycle through {stuck[0]!r}; expected an acyclic network")
     return tuple(order)
+
+
+def hidden_markov_model(
+    start: Any,
+    transition: Any,
+    emission: Any,
+    steps: int,
+    *,
+    states: Sequence[Label] | None = None,
+    symbols: Sequence[Label] | None = None,
+    names: tuple[str, str] = ("state{}", "symbol{}"),
+) -> BayesianNetwork:
+    """Build a hidden Markov model of a fixed length as a network; query the states for Viterbi's path.
+
+    Parameters
+    ----------
+    start
+        P(first state), shape (K,).
+    transition
+        P(next state | state), shape (K, K).
+    emission
+        P(symbol | state), shape (K, M).
+    steps
+        The number of steps, at least 1.
+    states, symbols
+        Labels; 0..K-1 and 0..M-1 by default.
+    names
+        Name patterns of the variables of step t, states then symbols; {} is replaced by t, from 0.
+
+    Raises ModelError when shapes do not fit, a row is no distribution, or `steps` is below 1. Cost: linear in the
+    steps; tables are shared.
+    """
+    first, move, emit = (np.asarray(a, np.float64) for a in (start, transition, emission))
+    k = len(first) if first.ndim == 1 else 0
+    if k == 0 or move.shape != (k, k) or emit.ndim != 2 or len(emit) != k:
+        raise ModelError(
+            f"start, transition and emission have the shapes {first.shape}, {move.shape} and {emit.shape}; "
+            "(K,), (K, K) and (K, M) are expected"
+        )
+    steps = check_whole("steps", steps, "a whole number from 1", ModelError, low=1)
+    for what, rows in (("start", first), ("transition", move), ("emission", emit)):
+        empty = np.flatnonzero(rows.reshape(-1, rows.shape[-1]).sum(axis=1) == 0.0)
+        if len(empty):
+            row = f"row {empty[0]} of {what}" if rows.ndim > 1 else what
+            raise ModelError(f"{row} adds to 0; expected probabilities that add to 1")
+    labels = _labels(states, k, "states"), _labels(symbols, emit.shape[1], "symbols")
+    pairs = zip(names, labels, strict=True)
+    variables = [Categorical(pattern.format(t), own) for pattern, own in pairs for t in range(steps)]
+    factors = [Factor((0,), first)]
+    factors += [Factor((t - 1, t), move) for t in range(1, steps)]
+    factors += [Factor((t, steps + t), emit) for t in range(steps)]
+    return BayesianNetwork(Domain(variables), factors)
+
+
+def naive_bayes(
+    name: str, prior: Mapping[Label, float], features: Mapping[str, Mapping[Label, Mapping[Label, float]]]
+) -> BayesianNetwork:
+    """Build a class variable with features that are independent given the class.
+
+    `name`, `prior`: the class variable, and the probability of each of its labels. `features`: for each feature a
+    mapping from class labels to its distribution (a mapping from labels); a missing label has probability 0.
+
+    Raises ModelError for a class without a row, or a row that does not add to 1.
+    """
+    classes = tuple(prior)
+    states = {name: classes}
+    tables: dict[str, Any] = {name: [prior[c] for c in classes]}
+    for feature, rows in features.items():
+        lacking = [c for c in classes if c not in rows]
+        if lacking:
+            raise ModelError(f"feature {feature!r} has no row for {name}={lacking[0]!r}; each class needs one")
+        labels = tuple(dict.fromkeys(label for c in classes for label in rows[c]))
+        states[feature] = labels
+        tables[feature] = np.array([[rows[c].get(label, 0.0) for label in labels] for c in classes])
+    return BayesianNetwork.from_cpts(states, {feature: [name] for feature in features}, tables)
+
+
+def _labels(given: Sequence[Label] | None, n: int, what: str) -> tuple[Label, ...]:
+    if given is None:
+        return tuple(range(n))
+    if len(given) != n:
+        raise ModelError(f"{len(given)} {what} are named and {n} are there; one name each is expected")
+    return tuple(given)

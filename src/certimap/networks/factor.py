@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import index
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arguments import shown
 from certimap.core.arrays import Floats, spread
-from certimap.core.logs import log_sum
+from certimap.core.logs import add_to, log_sum
 from certimap.errors import ModelError
 
-Number = TypeVar("Number", np.float64, np.int64)
 SMALL_TABLE = 2**10  # entries of tables whose logs are taken together
 MANY_FACTORS = 1000
 MAX_SCOPE = 60  # numpy allows 64 axes
@@ -28,14 +27,12 @@ class Factor:
     scope
         Positions of the variables, one per axis.
     table
-        Nonnegative and finite, one axis per variable of the scope; the last axis varies fastest. A
-        number for an empty scope.
+        Nonnegative and finite, one axis per variable, the last varying fastest; a number for an empty scope.
 
     Attributes
     ----------
     in_logs
-        Whether the entries are stored as natural logs (`from_log`) and `table` is computed from them; otherwise
-        logs are computed from `table`.
+        Whether the entries are stored as natural logs (`from_log`), and `table` is computed from them.
 
     Raises
     ------
@@ -59,8 +56,7 @@ class Factor:
         if values.ndim != len(self.scope):
             raise ModelError(
                 f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; expected one "
-                "axis per "
-                "variable"
+                "axis per variable"
             )
         if not np.all(np.isfinite(values)) or np.any(values < 0):
             wrong = values[~(np.isfinite(values) & (values >= 0))].flat[0]
@@ -74,24 +70,9 @@ class Factor:
 
     @classmethod
     def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
-        """Build a factor from natural logs, which may exceed the range of `table`.
+        """Build a factor from natural logs `log_table`, -inf for 0, which may exceed the range of `table`.
 
-        Parameters
-        ----------
-        scope
-            Positions of the variables, one per axis.
-        log_table
-            Natural logs, one axis per variable; -inf is accepted.
-
-        Returns
-        -------
-        Factor
-            Its `in_logs` is true.
-
-        Raises
-        ------
-        ModelError
-            As the constructor does.
+        `scope` as in the constructor, which raises the same errors; `in_logs` is true.
         """
         factor = cls.__new__(cls)
         factor.scope = _checked_scope(scope)
@@ -109,12 +90,7 @@ class Factor:
     def part(self, scope: tuple[int, ...], values: Floats) -> Factor:
         """Return a factor with some of this one's entries, held as it holds them; nothing is checked again.
 
-        Parameters
-        ----------
-        scope
-            Positions of the variables that are left.
-        values
-            One entry per combination of their states; logs where this factor holds logs.
+        `scope`: the variables that are left. `values`: their entries, logs where this factor holds logs.
         """
         factor = Factor.__new__(Factor)  # attributes, no __dict__: thousands of dicts are work for the collector
         factor.scope, factor.in_logs = scope, self.in_logs
@@ -157,75 +133,26 @@ class Factor:
         return f"Factor(scope={self.scope}, shape={self.shape})"
 
     def multiply(self, other: Factor) -> Factor:
-        """Return the product, over this scope followed by the other's extra variables.
+        """Return the product with `other`, over this scope followed by the other's extra variables.
 
         Cost: the size of the product's table.
-
-        Parameters
-        ----------
-        other
-            A factor over any variables.
         """
         scope = (*self.scope, *(v for v in other.scope if v not in self.scope))
-        return Factor.from_log(
-            scope, spread(self.log_table, self.scope, scope) + spread(other.log_table, other.scope, scope)
-        )
+        mine, theirs = (spread(f.log_table, f.scope, scope) for f in (self, other))
+        return Factor.from_log(scope, mine + theirs)
 
     def sum(self, variables: Iterable[int]) -> Factor:
-        """Sum variables out.
-
-        Parameters
-        ----------
-        variables
-            Positions of variables of the scope.
-
-        Returns
-        -------
-        Factor
-            Over the rest of the scope.
-
-        Raises
-        ------
-        ModelError
-            For a variable outside the scope.
-        """
+        """Return the sum over `variables` (positions); raises ModelError for one outside the scope."""
         axes, scope = self._split(variables)
         return Factor.from_log(scope, log_sum(self.log_table, axes))
 
     def max(self, variables: Iterable[int]) -> Factor:
-        """Maximise over variables.
-
-        Parameters
-        ----------
-        variables
-            Positions of variables of the scope.
-
-        Returns
-        -------
-        Factor
-            Over the rest of the scope.
-
-        Raises
-        ------
-        ModelError
-            For a variable outside the scope.
-        """
+        """Return the maximum over `variables` (positions); raises ModelError for one outside the scope."""
         axes, scope = self._split(variables)
         return Factor.from_log(scope, self.log_table.max(axis=axes) if axes else self.log_table)
 
     def reduce(self, states: Mapping[int, int]) -> Factor:
-        """Fix variables to states.
-
-        Parameters
-        ----------
-        states
-            State positions by position of the variable; those outside the scope are ignored.
-
-        Returns
-        -------
-        Factor
-            Over the rest of the scope.
-        """
+        """Fix variables to `states`, by position; variables outside the scope are ignored."""
         index = tuple(states.get(v, slice(None)) for v in self.scope)
         scope = tuple(v for v in self.scope if v not in states)
         if self.in_logs:
@@ -233,17 +160,9 @@ class Factor:
         return Factor(scope, self.table[index])
 
     def log_value(self, points: NDArray[np.integer]) -> Floats:
-        """Return the value at full assignments.
+        """Return the natural logs (nats) of values at full assignments, shape (batch,).
 
-        Parameters
-        ----------
-        points
-            State positions, one column for each variable of the *model*, shape (batch, n).
-
-        Returns
-        -------
-        ndarray of float64, shape (batch,)
-            Natural logs, in nats.
+        `points`: state positions, one column for each variable of the *model*, shape (batch, n).
         """
         if not self.scope:
             return np.full(len(points), float(self.log_table))
@@ -265,10 +184,8 @@ class Factor:
 def take_logs(factors: Iterable[Factor]) -> None:
     """Compute the logs of factors that lack them; for small factors, all entries at once."""
     missing = [f for f in factors if not (f.in_logs or f.has_taken_logs) and f.table.size <= SMALL_TABLE]
-    if not missing:
-        return
     with np.errstate(divide="ignore"):
-        logs = np.log(np.concatenate([f.table.reshape(-1) for f in missing]))
+        logs = np.log(np.concatenate([np.empty(0), *(f.table.reshape(-1) for f in missing)]))
     end = 0
     for factor in missing:
         start, end = end, end + factor.table.size
@@ -292,12 +209,9 @@ def take_signs(factors: Sequence[Factor]) -> None:
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
     """Add natural logs that broadcast to `shape`, with compensation: only the final sum is rounded."""
     total, lost = np.zeros(shape), np.zeros(shape)
-    with np.errstate(invalid="ignore"):
-        for value in parts:
-            new = total + value
-            lost += np.where(np.abs(total) >= np.abs(value), (total - new) + value, (value - new) + total)
-            total = new
-    return np.where(np.isfinite(total), total + lost, total)
+    for value in parts:
+        total = add_to(total, value, lost)
+    return np.asarray(total + lost)
 
 
 def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
@@ -305,7 +219,7 @@ def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
         values = tuple(index(v) for v in scope)
     except TypeError:
         raise ModelError(
-            f"a factor has the scope {_shown(scope)}; expected positions of variables, such as domain.index(name)"
+            f"a factor has the scope {shown(scope)}; expected positions of variables, such as domain.index(name)"
         ) from None
     if any(v < 0 for v in values):
         raise ModelError(f"a factor has the scope {values}; expected positions of variables, from 0 on")
@@ -314,8 +228,3 @@ def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
     if len(values) > MAX_SCOPE:
         raise ModelError(f"a factor has {len(values)} variables; expected at most {MAX_SCOPE}")
     return values
-
-
-def _shown(scope: object) -> str:
-    text = repr(scope)
-    return text if len(text) <= 80 else f"{text[:77]}..."

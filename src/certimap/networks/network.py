@@ -46,7 +46,7 @@ class Network(Model):
             real = next(v.name for v in domain if not v.n_states)
             raise ModelError(f"variable {real!r} of a network is real; expected categorical variables")
         for factor in factors:
-            if factor.scope and not 0 <= min(factor.scope) <= max(factor.scope) < len(domain):
+            if factor.scope and max(factor.scope) >= len(domain):
                 raise ModelError(
                     f"a factor has the scope {factor.scope}; expected positions 0 to {len(domain) - 1}"
                 )
@@ -68,16 +68,10 @@ class Network(Model):
         return set(range(len(self.domain)))
 
     def log_joint(self, points: Points) -> Floats:
-        """Return the natural log of the product of all factors at each full assignment.
+        """Return the natural log of the product of all factors at each full assignment, shape (batch,).
 
-        Parameters
-        ----------
-        points
-            Integer state positions, shape (batch, n) or (n,); columns follow the domain.
-
-        Returns
-        -------
-        float64, shape (batch,); -inf where a factor is zero. Cost: batch times the number of factors.
+        `points`: integer state positions, shape (batch, n) or (n,); columns follow the domain. -inf where a factor
+        is zero. Cost: batch times the number of factors.
         """
         rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
         if rows.shape[1] != len(self.domain):
@@ -87,10 +81,10 @@ class Network(Model):
         return add_logs((factor.log_value(rows) for factor in self.factors), (len(rows),))
 
     def size_report(self, query: Query | None = None) -> Elimination:
-        """Return induced width and estimated sizes of a compilation, using little memory.
+        """Return induced width and estimated sizes of a compilation for a `query`, using little memory.
 
-        Evidence is absorbed, and barren variables and impossible states are removed, as compiling does;
-        raises ImpossibleEvidence when that alone shows the evidence to be impossible.
+        Evidence is absorbed, and barren variables and impossible states are removed, as compiling does; raises
+        ImpossibleEvidence when that alone shows the evidence to be impossible.
         """
         from certimap.networks.orders import plan_elimination
 
@@ -100,20 +94,16 @@ class Network(Model):
     def compile(self, *, max_edges: int | None = None) -> Circuit:
         """Compile the network to a circuit over its whole domain.
 
-        Raises
-        ------
-        ModelError
-            When the circuit is estimated to have more than `max_edges` edges, or, with None, to leave no room on
-            the machine; raised before memory is taken.
-        ImpossibleEvidence
-            When the product of the factors is zero everywhere.
+        Raises ModelError, before memory is taken, when the circuit is estimated to have more than `max_edges`
+        edges, or, with None, to leave no room on the machine. Raises ImpossibleEvidence when the product of the
+        factors is zero everywhere.
         """
         return conversions().compile_query(self, None, max_edges=Limits(max_edges).edges_allowed)
 
     def compile_query(self, query: Query, *, max_edges: int | None = None) -> Circuit:
-        """Compile the network for one query, to a circuit over the query variables in the user's order.
+        """Compile the network for a `query`, to a circuit of p(q, e) over its variables in the user's order.
 
-        The circuit's value is p(q, e); see `compile` for the errors.
+        `max_edges` and errors as in `compile`.
         """
         return conversions().compile_query(self, query, max_edges=Limits(max_edges).edges_allowed)
 
@@ -136,8 +126,8 @@ class MarkovNetwork(Network):
     """
 
     def __init__(self, domain: Domain, factors: Iterable[Factor]) -> None:
-        all_factors = tuple(factors)
-        super().__init__(domain, all_factors, (None,) * len(all_factors))
+        given = tuple(factors)
+        super().__init__(domain, given, (None,) * len(given))
 
     @cached_property
     def log_partition(self) -> float:
@@ -151,16 +141,5 @@ class MarkovNetwork(Network):
         return log_evidence_of(self, make_query(self.domain))
 
     def log_prob(self, points: Points) -> Floats:
-        """Return the natural log of the normalised probability of full assignments, shape (batch,).
-
-        Parameters
-        ----------
-        points
-            State positions of all variables, shape (batch, n_variables).
-
-        Returns
-        -------
-        ndarray of float64, shape (batch,)
-            ln p of each row, in nats; -inf where it is impossible.
-        """
+        """Return ln p (nats, -inf where impossible) of full assignments `points`: `log_joint`, normalised."""
         return self.log_joint(points) - self.log_partition

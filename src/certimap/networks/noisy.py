@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,8 @@ class NoisyMax:
 
     In the order of the node's states, parent i in state s contributes state k with a probability; the
     contributions are independent, and the node is their maximum (Diez, 'Parameter adjustment in Bayes networks:
-    the generalized noisy OR-gate', 1993). With 20 parents its table would have a million rows; it is
-    kept as a chain of small tables over hidden helpers, which queries sum out.
+    the generalized noisy OR-gate', 1993). A large table is kept as a chain of small ones over hidden helpers,
+    which queries sum out.
 
     Attributes
     ----------
@@ -59,8 +58,7 @@ class NoisyOr:
     leak: float = 0.0
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """One small conditional table of an expanded node: names of its parents, its own name, its rows."""
 
     parents: tuple[str, ...]
@@ -68,17 +66,13 @@ class Piece:
     table: Floats
 
 
-def as_noisy_max(node: NoisyOr, child: Categorical, parents: Sequence[Categorical]) -> NoisyMax:
-    """Convert a noisy-or to a noisy-max."""
+def _as_noisy_max(node: NoisyOr, child: Categorical, named: Mapping[str, Categorical]) -> NoisyMax:
     if child.n_states != 2:
         raise ModelError(
             f"variable {child.name!r} is a noisy-or with {child.n_states} states; two are expected, or a NoisyMax"
         )
-    named = {v.name: v for v in parents}
     contributions: dict[str, dict[Any, tuple[float, float]]] = {}
     for name, cause in node.causes.items():
-        if name not in named:
-            raise _stranger(child, name, named)
         given = cause if isinstance(cause, Mapping) else {named[name].states[-1]: cause}
         contributions[name] = {label: (1.0 - p, float(p)) for label, p in given.items()}
     return NoisyMax(contributions, (1.0 - node.leak, node.leak))
@@ -94,18 +88,23 @@ def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categ
     no distribution. Cost: one table of (parent's states) x (node's states)^2 per parent. No probability is
     subtracted from another.
     """
-    if isinstance(node, NoisyOr):
-        node = as_noisy_max(node, child, parents)
     named = {v.name: v for v in parents}
-    for name in node.contributions:
+    for name in node.causes if isinstance(node, NoisyOr) else node.contributions:
         if name not in named:
-            raise _stranger(child, name, named)
+            raise ModelError(
+                f"the noisy node {child.name!r} has a contribution of {name!r}, which is no parent of it; its "
+                f"parents are {tuple(named)}"
+            )
+    if isinstance(node, NoisyOr):
+        node = _as_noisy_max(node, child, named)
     rows = [_contribution(node, child, parent) for parent in parents]
     first = np.eye(child.n_states)[0]
     leak = first if node.leak is None else _distribution(node.leak, child, "its leak")
-    n_entries = child.n_states * math.prod(v.n_states for v in parents)
-    if n_entries <= MAX_TABLE:
-        return [Piece(tuple(named), child.name, _whole(leak, rows))]
+    if child.n_states * math.prod(v.n_states for v in parents) <= MAX_TABLE:
+        table = leak  # one axis per parent, and the node last
+        for row in rows:
+            table = np.einsum("...b,bpk->...pk", table, _maximum(row))
+        return [Piece(tuple(named), child.name, table)]
     pieces = [Piece((), f"{child.name}:max:0", leak)]
     for i, (parent, row) in enumerate(zip(parents, rows, strict=True), 1):
         name = child.name if i == len(parents) else f"{child.name}:max:{i}"
@@ -127,7 +126,7 @@ def table_of_function(
             f"{math.prod(shape):,} entries; at most {MAX_FUNCTION_TABLE:,} are expected"
         )
     table = np.zeros(shape)
-    for index in itertools.product(*(range(v.n_states) for v in parents)):
+    for index in np.ndindex(*shape[:-1]):
         labels = [v.states[i] for v, i in zip(parents, index, strict=True)]
         value = function(*labels)
         try:
@@ -174,19 +173,3 @@ def _maximum(row: Floats) -> Floats:
         table[before, :, before] = np.minimum(below[:, before], 1.0)
         table[before, :, before + 1 :] = row[:, before + 1 :]
     return table
-
-
-def _whole(leak: Floats, rows: Sequence[Floats]) -> Floats:
-    """Return the table of a noisy-max, one axis per parent and the node last."""
-    table = leak
-    for row in rows:
-        step = _maximum(row)
-        table = np.einsum("...b,bpk->...pk", table, step)
-    return table
-
-
-def _stranger(child: Categorical, name: str, named: Mapping[str, Categorical]) -> ModelError:
-    return ModelError(
-        f"the noisy node {child.name!r} has a contribution of {name!r}, which is no parent of it; its parents are "
-        f"{tuple(named)}"
-    )
