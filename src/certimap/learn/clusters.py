@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
-from certimap.core.arrays import Floats32, Ints
-from certimap.errors import DataError, MissingDependency
+from certimap.core.arrays import Floats, Floats32, Ints
+from certimap.core.named import needed
+from certimap.errors import DataError
 from certimap.learn.kernels.rows import k_means
 
 Clusterer = Any  # an object whose fit_predict(rows) returns a cluster number for each: all of scikit-learn's
@@ -36,13 +36,11 @@ def check_clusters(clusters: Any) -> None:
 
 
 def row_clusters(features: Floats32, n_clusters: int, clusters: Clusters, key: int) -> Ints:
-    """Split rows into at most `n_clusters` clusters.
+    """Split rows of contiguous features into at most `n_clusters` >= 2; return cluster numbers without gaps.
 
-    `features`: float32, shape (n_rows, n_features), contiguous. `n_clusters`: at least 2. `clusters`: "kmeans"
-    (k-means++ and Lloyd, single-threaded, so that equal seeds give equal clusters), "em" (a mixture of independent
-    Gaussian features, started by k-means), "sklearn" (scikit-learn's KMeans), or an object with `fit_predict`; a
-    copy of the object is used. `key`: 64 bits; equal keys give equal clusters. Returns int64, shape (n_rows,):
-    cluster numbers without gaps.
+    "kmeans" is k-means++ and Lloyd, single-threaded; "em" a mixture of independent Gaussian features, started by
+    k-means; "sklearn" scikit-learn's KMeans. Of an object with `fit_predict` a copy is used. Equal 64-bit keys
+    give equal clusters.
     """
     n_clusters = min(n_clusters, len(features))
     if clusters in ("kmeans", "em"):
@@ -53,13 +51,8 @@ def row_clusters(features: Floats32, n_clusters: int, clusters: Clusters, key: i
     else:
         model: Any = copy.deepcopy(clusters)
         if clusters == "sklearn":
-            try:
-                kmeans: Any = import_module("sklearn.cluster").KMeans
-            except ImportError:
-                raise MissingDependency(
-                    "clusters='sklearn' needs scikit-learn; pip install certimap[learn]"
-                ) from None
-            model = kmeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
+            why = "clusters='sklearn' needs scikit-learn; pip install certimap[learn]"
+            model = needed("sklearn.cluster", why).KMeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
         if hasattr(model, "get_params") and "random_state" in model.get_params():
             model.set_params(random_state=key & 0x7FFFFFFF)
         labels = np.asarray(model.fit_predict(features), np.int64)
@@ -83,3 +76,12 @@ def _naive_bayes_em(features: Floats32, labels: Ints) -> Ints:
             return updated
         labels = updated
     return labels
+
+
+def first_shares(features: Floats32, k: int, key: int, *, own: float = 0.9, rest: float = 0.1) -> Floats:
+    """Return shares of rows, shape (n_rows, n_clusters): `own` to the k-means cluster, `rest` to all evenly."""
+    if k == 1 or len(features) < 2:
+        return np.ones((len(features), 1))
+    labels = row_clusters(features, k, "kmeans", key)
+    n_found = int(labels.max()) + 1
+    return own * np.eye(n_found)[labels] + rest / n_found

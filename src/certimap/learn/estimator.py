@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
+from typing import Any, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -18,12 +18,18 @@ from certimap.core.arguments import check_number, flag_checked, seed_checked, sh
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
+from certimap.core.posterior import BoxPosterior
 from certimap.core.query import make_query
 from certimap.errors import DataError
+from certimap.learn.clusters import mix
 from certimap.learn.datasets import Dataset
-from certimap.learn.table import DataTable, Integers, Kind, decode, encode, missing_in, read_table
+from certimap.learn.leaves import are_labels
+from certimap.learn.table import AsLabels, DataTable, Kind, decode, encode, read_table
 
 Seed = int | np.random.Generator | None
+M = TypeVar("M")
+HELD_OUT = 0.2  # share of the rows by which mixtures are judged
+BATCH = 4096
 
 
 class LearnerSettings(TypedDict, total=False):
@@ -100,12 +106,8 @@ class DensityEstimator:
         return self
 
     def __repr__(self) -> str:
-        signature = inspect.signature(type(self).__init__).parameters
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not signature[name].default
-        ]
+        signature, own = inspect.signature(type(self).__init__).parameters, self.get_params()
+        changed = [f"{name}={own[name]!r}" for name in own if own[name] is not signature[name].default]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
@@ -141,16 +143,16 @@ class DensityEstimator:
         raise NotImplementedError
 
     def _read(
-        self, table: Any, valid: Any, domain: Domain | None, integers: Integers = "chosen"
+        self, table: Any, valid: Any, domain: Domain | None, as_labels: AsLabels = are_labels
     ) -> tuple[DataTable, DataTable | None]:
-        """Start the time limit; return the rows and the given validation rows, and set `domain_`."""
+        """Start the time limit, set `domain_`, and return the rows and the given validation rows."""
         if self.time_limit is not None:
             check_positive("time_limit", self.time_limit, "a finite number of seconds above 0, or None")
         if self.progress is not None:
             flag_checked("progress", self.progress, DataError)
         self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
         also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers=integers)
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, as_labels=as_labels)
         self.domain_ = rows.domain
         return rows, None if valid is None else encode(valid, rows.domain)
 
@@ -194,12 +196,10 @@ class DensityEstimator:
         seed_checked(rng, DataError)
         points = self._draw(model, n_samples, np.random.default_rng(rng))
         columns = decode(points, self.domain_)
-        if self._as_frame:
-            try:
+        with suppress(ImportError):
+            if self._as_frame:
                 import pandas as pd
-            except ImportError:
-                pass
-            else:
+
                 return pd.DataFrame(columns)
         kinds = {column.dtype.kind for column in columns.values()}
         stacked = list(columns.values()) if len(kinds) == 1 else [c.astype(object) for c in columns.values()]
@@ -214,6 +214,67 @@ class DensityEstimator:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_posterior": None}
+
+
+class MixtureSettings(LearnerSettings, total=False):
+    """Settings of every `MixtureEstimator`; see there."""
+
+    n_components: int | Sequence[int]
+    smoothing: float | Sequence[float] | None
+    n_starts: int
+    max_steps: int
+    tolerance: float
+
+
+@dataclass(eq=False, repr=False)
+class MixtureEstimator(DensityEstimator):
+    """Base class of learners of mixtures, which try several settings on validation rows.
+
+    Parameters
+    ----------
+    n_components
+        The number of components, or several to choose from.
+    smoothing
+        See the learner; one number, or several to choose from.
+    n_starts
+        Starts (k-means clusters) of each setting; the best on its own rows is kept.
+    max_steps
+        Maximum number of steps per start.
+    tolerance
+        A start ends when a step gains less than this, in nats per row.
+    """
+
+    n_components: int | Sequence[int] = 1
+    _: KW_ONLY
+    smoothing: float | Sequence[float] | None = 1.0
+    n_starts: int = 2
+    max_steps: int = 100
+    tolerance: float = 1e-3
+
+    def _grid(self, smoothing: float | Sequence[float] | None) -> tuple[list[int], list[float]]:
+        """Return the numbers of components and the smoothings to try; check these and both counts."""
+        components: list[Any] = np.atleast_1d(np.array(self.n_components, object)).tolist()
+        smoothings: list[Any] = np.atleast_1d(np.array(smoothing, object)).tolist()
+        counts: list[tuple[str, Any]] = [("n_components", k) for k in components]
+        for name, k in [*counts, ("n_starts", self.n_starts), ("max_steps", self.max_steps)]:
+            check_count(name, k, 1)
+        for s in smoothings:
+            check_positive("smoothing", s, "a positive number, or several of them")
+        if not components or not smoothings:
+            raise DataError("n_components or smoothing is empty; at least one value is needed")
+        return components, smoothings
+
+    def _best_of_starts(self, k: int, attempt: Callable[[int], tuple[float, M]]) -> M:
+        """Return the best of several starts, each a function of a key, judged on the training rows."""
+        best: tuple[float, M] | None = None
+        for start in range(self.n_starts if k > 1 else 1):
+            if best is not None and self._is_late():
+                break
+            found = attempt(mix(self._key, start))
+            if best is None or found[0] > best[0]:
+                best = found
+        assert best is not None
+        return best[1]
 
 
 def draw_seed(rng: Seed) -> int:
@@ -268,12 +329,6 @@ def split_rows(
     return rows.rows(np.sort(order[n_held:])), rows.rows(np.sort(order[:n_held]))
 
 
-if TYPE_CHECKING:
-    from certimap.core.posterior import BoxPosterior
-
-BATCH = 4096
-
-
 def score_samples(model: Any, data: Any, posterior: Callable[[], BoxPosterior] | None = None) -> Floats:
     """Return the natural-log likelihood of each row of a table under any model, missing values summed out.
 
@@ -283,11 +338,11 @@ def score_samples(model: Any, data: Any, posterior: Callable[[], BoxPosterior] |
     out that the log of its density is beyond floats. `posterior`: returns the model's distribution, if it is kept.
     """
     table = encode(data, model.domain)
-    missing = missing_in(table.points)
+    missing = table.missing
     if not model.domain.is_discrete and missing.any():
-        out = log_likelihoods_by_pattern(model, table.points, missing)
+        out = _by_pattern(model, table.points, missing)
     else:
-        out = log_likelihoods(posterior() if posterior else posterior_over_all(model), table.points, missing)
+        out = _log_likelihoods(posterior() if posterior else posterior_over_all(model), table.points, missing)
     beyond = np.flatnonzero((out <= 0.5 * LEAST_LOG) & np.isfinite(out))
     if len(beyond):
         raise DataError(
@@ -304,12 +359,8 @@ def posterior_over_all(model: Any) -> BoxPosterior:
     return cast("BoxPosterior", condition(model, make_query(model.domain), wants=()))
 
 
-def log_likelihoods(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
-    """Return ln p of the known cells of each row.
-
-    `posterior`: a distribution over all variables. `points`, `missing`: shape (n_rows, n_variables); values of
-    `points` where `missing` is set are ignored.
-    """
+def _log_likelihoods(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
+    """Return ln p of the known cells of each row, by a distribution over all variables."""
     out = np.empty(len(points))
     partial = missing.any(axis=1)
     whole = np.flatnonzero(~partial)
@@ -325,17 +376,12 @@ def log_likelihoods(posterior: BoxPosterior, points: Points, missing: Flags) -> 
 def _marginals(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
     """Return ln of the mass of the box given by each row's known values (discrete domains)."""
     domain = posterior.domain
-    filled = np.where(missing, 0, points)
-    mask = Boxes.of_points(domain, filled).mask
-    mask |= np.repeat(missing, domain.n_states, axis=1)
-    return posterior.log_mass(Boxes(domain, mask))
+    mask = Boxes.of_points(domain, np.where(missing, 0, points)).mask
+    return posterior.log_mass(Boxes(domain, mask | np.repeat(missing, domain.n_states, axis=1)))
 
 
-def log_likelihoods_by_pattern(model: Any, points: Points, missing: Flags) -> Floats:
-    """Return ln of the density of each row's known cells, with one posterior per pattern of missing values.
-
-    For domains with real variables, where a point has no mass. A row without known values scores 0.
-    """
+def _by_pattern(model: Any, points: Points, missing: Flags) -> Floats:
+    """Return ln of the density of each row's known cells (0 without any), by one posterior per pattern of them."""
     from certimap.conversions import condition
 
     out = np.zeros(len(points))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -16,8 +17,15 @@ from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
 from certimap.errors import DataError
-from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
-from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
+from certimap.learn.clusters import first_shares
+from certimap.learn.estimator import (
+    HELD_OUT,
+    MixtureEstimator,
+    MixtureSettings,
+    Seed,
+    single_threaded_blas,
+    split_rows,
+)
 from certimap.learn.table import missing_in, refuse_categorical
 
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)
@@ -46,7 +54,7 @@ class FullMixture(MixtureEstimator):
     Parameters
     ----------
     n_components, n_starts, max_steps, tolerance
-        As in `certimap.learn.mixtures.MixtureEstimator`.
+        As in `certimap.learn.estimator.MixtureEstimator`.
     smoothing
         Pseudo-rows added to every covariance matrix, or several numbers to choose from. Their columns are
         uncorrelated, with the table's variances / n_components^(2 / columns) (Fraley and Raftery 2007). None
@@ -73,15 +81,15 @@ class FullMixture(MixtureEstimator):
     smoothing: float | Sequence[float] | None = None
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        rows, held_out = self._read(table, valid, domain, "numbers")
+        rows, held_out = self._read(table, valid, domain, as_labels=False)
         smoothing = self.smoothing
         if smoothing is None:
             smoothing = WITH_HOLES if rows.missing.any() else SMOOTHINGS
         components, smoothings = self._grid(smoothing)
         refuse_categorical(rows, "gaussian_mixture")
-        columns = [rows.observed(i) for i in range(len(rows.domain))]
-        centre = np.array([float(np.mean(column)) if len(column) else 0.0 for column in columns])
-        scale = np.array([(float(np.std(column)) if len(column) else 1.0) or 1.0 for column in columns])
+        columns = [c if len(c) else np.zeros(1) for c in map(rows.observed, range(len(rows.domain)))]
+        centre = np.array([float(np.mean(column)) for column in columns])
+        scale = np.array([float(np.std(column)) or 1.0 for column in columns])
         train = rows
         if len(components) * len(smoothings) > 1:
             train, held_out = split_rows(rows, held_out, HELD_OUT, self.seed_)
@@ -104,18 +112,15 @@ class FullMixture(MixtureEstimator):
         self.choices_: list[FullChoice] = []
         best: tuple[float, _Components] | None = None
         with Progress("Mixture of Gaussians", len(components) * len(smoothings), self.progress) as bar:
-            for k in components:
-                if best is not None and k >= PATIENCE * self.choice_.n_components + 2:
+            for k, smoothing in product(components, smoothings):
+                if best is not None and (self._is_late() or k >= PATIENCE * self.choice_.n_components + 2):
                     break
-                for smoothing in smoothings:
-                    if best is not None and self._is_late():
-                        break
-                    found = self._best_start(data, k, smoothing)
-                    value = found.log_likelihood(data if judge is None else judge)
-                    self.choices_.append(FullChoice(k, smoothing, None if judge is None else value))
-                    if best is None or value > best[0]:
-                        best, self.choice_ = (value, found), self.choices_[-1]
-                    bar.step(f"{k} components")
+                found = self._best_start(data, k, smoothing)
+                value = found.log_likelihood(data if judge is None else judge)
+                self.choices_.append(FullChoice(k, smoothing, None if judge is None else value))
+                if best is None or value > best[0]:
+                    best, self.choice_ = (value, found), self.choices_[-1]
+                bar.step(f"{k} components")
         assert best is not None
         return best[1]
 
@@ -215,9 +220,8 @@ class _Components:
     ) -> _Components:
         """Return the most probable components given shares and each component's expectations of missing cells."""
         weights: Floats = shares.sum(axis=0)
-        kept: Flags = (
-            weights > 0.5 if np.any(weights > 0.5) else weights >= 0.0
-        )  # drop components that lost all rows
+        lively = weights > 0.5
+        kept: Flags = lively if np.any(lively) else weights >= 0.0  # drop components that lost all rows
         n = data.points.shape[1]
         prior = np.eye(n) / float(kept.sum()) ** (2.0 / n)
         means: list[Floats] = []
@@ -245,9 +249,8 @@ def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -
     In the matrices, missing columns are independent with variance 1, which leaves the inverses unchanged.
     """
     known = block.known.astype(np.float64)
-    both = known[:, :, None] * known[:, None, :]
-    n = len(mean)
-    matrices = covariance * both + np.eye(n) * (1.0 - known)[:, None, :]
+    both, lost = known[:, :, None] * known[:, None, :], 1.0 - known
+    matrices = covariance * both + np.eye(len(mean)) * lost[:, None, :]
     precisions: Floats = np.asarray(np.linalg.inv(matrices), np.float64) * both
     log_dets: Floats = np.asarray(np.linalg.slogdet(matrices)[1], np.float64)
     there = block.known[block.pattern]
@@ -256,23 +259,13 @@ def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -
     squares = np.einsum("ri,ri->r", centred, scaled)
     logs = -0.5 * (squares + log_dets[block.pattern] + known.sum(axis=1)[block.pattern] * LOG_2PI)
     filled = np.where(there, points, mean + scaled @ covariance)
-    left = (
-        (covariance - covariance @ precisions @ covariance) * (1.0 - known)[:, :, None] * (1.0 - known)[:, None, :]
-    )
+    left = (covariance - covariance @ precisions @ covariance) * lost[:, :, None] * lost[:, None, :]
     return _Expected(logs, filled, left)
-
-
-class _Settings(LearnerSettings, total=False):
-    n_components: int | Sequence[int]
-    smoothing: float | Sequence[float] | None
-    n_starts: int
-    max_steps: int
-    tolerance: float
 
 
 @keywords_hinted(DataError, "FullMixture")
 def gaussian_mixture(
-    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
+    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[MixtureSettings]
 ) -> GaussianMixture:
     """Learn a mixture of Gaussians with full covariances from real columns, missing cells allowed.
 

@@ -28,9 +28,9 @@ from certimap.learn.estimator import (
 )
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
-from certimap.learn.leaf_choice import Bars, densest, families_of
-from certimap.learn.table import DataTable
-from certimap.learn.tree import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
+from certimap.learn.leaves import Bars, densest, families_of
+from certimap.learn.table import DataTable, one_hot
+from certimap.learn.tree import mutual_information, pair_counts, scaled_rows, smoothed_joint, spanning_tree
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # with many rows, where it hardly matters
@@ -70,7 +70,7 @@ class HiddenChowLiuTree(BatchLearner):
         while that helps; validation rows decide. They also decide whether to accept a stage with fewer rows
         per state.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`). In the end
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`). In the end
         they get another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
 
     Attributes
@@ -355,8 +355,8 @@ def _block(model: HiddenChowLiuModel, points: Ints, wanted: list[int]) -> dict[i
     for i in order[::-1]:
         up = int(model.parent[i])
         if up >= 0:
-            messages[i] = _scaled(emitted[i] * below[i]) @ model.transition[i].T
-            below[up] = _scaled(below[up] * messages[i])
+            messages[i] = scaled_rows(emitted[i] * below[i]) @ model.transition[i].T
+            below[up] = scaled_rows(below[up] * messages[i])
     above: dict[int, Floats] = {order[0]: np.tile(model.root_prior, (len(points), 1))}
     found: dict[int, Floats] = {}
     for i in order:
@@ -364,13 +364,7 @@ def _block(model: HiddenChowLiuModel, points: Ints, wanted: list[int]) -> dict[i
         if up >= 0:
             whole = above[up] * below[up] * emitted[up]
             without = np.divide(whole, messages[i], out=np.zeros_like(whole), where=messages[i] > 0.0)
-            above[i] = _scaled(without) @ model.transition[i]
+            above[i] = scaled_rows(without) @ model.transition[i]
         if i in wanted:
-            found[i] = _scaled(above[i] * below[i])
+            found[i] = scaled_rows(above[i] * below[i])
     return found
-
-
-def _scaled(rows: Floats) -> Floats:
-    """Scale rows to sum 1; rows of zeros become uniform."""
-    totals = rows.sum(axis=1, keepdims=True)
-    return np.where(totals > 0.0, rows / np.where(totals > 0.0, totals, 1.0), 1.0 / rows.shape[1])

@@ -17,9 +17,16 @@ from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.errors import DataError
-from certimap.learn.estimator import LearnerSettings, Seed, single_threaded_blas, split_rows
-from certimap.learn.leaf_choice import check_leaves, densest, families_of
-from certimap.learn.mixtures import HELD_OUT, MixtureEstimator, first_shares
+from certimap.learn.clusters import first_shares
+from certimap.learn.estimator import (
+    HELD_OUT,
+    MixtureEstimator,
+    MixtureSettings,
+    Seed,
+    single_threaded_blas,
+    split_rows,
+)
+from certimap.learn.leaves import check_leaves, densest, families_of
 from certimap.learn.table import DataTable
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -48,7 +55,7 @@ class ProductMixture(MixtureEstimator):
     Parameters
     ----------
     n_components, n_starts, max_steps, tolerance
-        As in `certimap.learn.mixtures.MixtureEstimator`.
+        As in `certimap.learn.estimator.MixtureEstimator`.
     smoothing
         Pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose from.
     leaves
@@ -211,10 +218,8 @@ class _Mixture:
         totals = shares.sum(axis=0)
         shares = shares[:, totals > 0.5] if np.any(totals > 0.5) else shares
         weights = shares.sum(axis=0)
-        params = [
-            family.fit(values, shares[rows], smoothing)
-            for family, rows, values in zip(families, data.known, data.values, strict=True)
-        ]
+        columns = zip(families, data.known, data.values, strict=True)
+        params = [family.fit(values, shares[rows], smoothing) for family, rows, values in columns]
         return cls(np.log(weights / weights.sum()), families, params, smoothing, n_wanted)
 
     def column_logs(self, data: _Columns, i: int) -> Floats:
@@ -243,11 +248,10 @@ class _Mixture:
     def with_families(self, families: list[LeafFamily], data: _Columns) -> _Mixture:
         """Fit other leaf families to the same shares of rows."""
         shares, _ = self.shares(data)
+        columns = zip(families, self.families, self.params, data.known, data.values, strict=True)
         params = [
             own if family is before else family.fit(values, shares[rows], self.smoothing)
-            for family, before, own, rows, values in zip(
-                families, self.families, self.params, data.known, data.values, strict=True
-            )
+            for family, before, own, rows, values in columns
         ]
         return replace(self, families=families, params=params)
 
@@ -264,33 +268,20 @@ class _Mixture:
 
 
 def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns, judge: _Columns) -> LeafFamily:
-    """Return the family under which held-out cells of a column, given the rest of their rows, are densest.
-
-    The plainest family stays unless another leads by more than the standard error of the difference.
-    """
+    """Return the family under which held-out cells of a column are densest, given the rest of their rows."""
     rows = judge.known[i]
     if len(some) == 1 or len(rows) < 2:
         return some[0]
     shares = mixture.shares(data)[0][data.known[i]]
-    others = mixture.log_weights + sum(
-        mixture.column_logs(judge, j)[rows] for j in range(len(mixture.families)) if j != i
-    )
-    judged = [
-        log_sum(
-            others + family.log_density(judge.values[i], family.fit(data.values[i], shares, mixture.smoothing)), 1
-        )
-        for family in some
-    ]
-    return some[densest(judged)]
+    rest = (j for j in range(len(mixture.families)) if j != i)
+    others = mixture.log_weights + sum(mixture.column_logs(judge, j)[rows] for j in rest)
+    params = (family.fit(data.values[i], shares, mixture.smoothing) for family in some)
+    logs = [family.log_density(judge.values[i], own) for family, own in zip(some, params, strict=True)]
+    return some[densest([log_sum(others + own, 1) for own in logs])]
 
 
-class _Settings(LearnerSettings, total=False):
-    n_components: int | Sequence[int]
-    smoothing: float | Sequence[float]
+class _Settings(MixtureSettings, total=False):
     leaves: Mapping[str, str | Sequence[str]] | None
-    n_starts: int
-    max_steps: int
-    tolerance: float
 
 
 @keywords_hinted(DataError, "ProductMixture")

@@ -26,9 +26,8 @@ from certimap.learn.estimator import (
     single_threaded_blas,
     split_rows,
 )
-from certimap.learn.leaf_choice import Bars
-from certimap.learn.table import DataTable
-from certimap.learn.tree import one_hot
+from certimap.learn.leaves import Bars
+from certimap.learn.table import DataTable, one_hot
 
 Rows = Ints
 T = TypeVar("T")
@@ -267,7 +266,7 @@ class RegionGraphCircuit(BatchLearner):
         Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
         evenly.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`).
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`).
 
     Attributes
     ----------
@@ -294,7 +293,7 @@ class RegionGraphCircuit(BatchLearner):
         check_count("step", 1 if self.step is None else self.step, 1)
         self._check_schedule()
         check_positive("smoothing", self.smoothing)
-        rows, held_out = self._read(table, valid, domain, "labels")
+        rows, held_out = self._read(table, valid, domain, as_labels=True)
         height, width = _shape_of(self.shape, len(rows.domain))
         bars = Bars.of(rows)
         rng = np.random.default_rng(self.seed_)

@@ -11,14 +11,14 @@ What a column becomes:
 - `kinds={"column": "categorical" | "real" | "count"}` overrules this, and `domain=` fixes all columns. A count
   is a real variable that holds whole numbers from 0 and gets Poisson or geometric leaves;
 - learners of mixed tables make integer columns of more than `MAX_WHOLE_LEVELS` values real too, unless held-out
-  rows are more probable with one state per value (see `certimap.learn.leaf_families`).
+  rows are more probable with one state per value.
 
 NaN, None and the missing marks of pandas are missing values everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import fspath
 from typing import Any, Literal
@@ -26,14 +26,15 @@ from typing import Any, Literal
 import numpy as np
 
 from certimap.core.arguments import is_mapping, is_missing, is_path, shown
-from certimap.core.arrays import Array, Flags, Floats, Ints
+from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
-from certimap.errors import DataError, MissingDependency
+from certimap.core.named import needed
+from certimap.errors import DataError
 
 Kind = Literal["categorical", "real", "count"]
 Whole = Literal["whole", "count"]
-Integers = Literal["labels", "numbers", "chosen"]
+AsLabels = bool | Callable[[Floats], bool]  # of integer columns with many values; a function looks at the values
 LARGEST = 1e150  # of a real column: squares and their sums stay floats
 MAX_WHOLE_LEVELS = 20
 MISSING = -1
@@ -43,15 +44,13 @@ _LOGICAL: tuple[Label, ...] = (False, True)
 
 @dataclass(frozen=True, eq=False)
 class DataTable:
-    """Rows as state positions.
+    """Rows as state positions."""
 
-    `domain`: the variables, one per column. `points`: shape (n_rows, n_variables): int16 positions with -1 for
-    missing, or float64 with NaN for missing when a variable is real (states are positions there too). `whole`:
-    real variables that hold integers, by position: "count" if declared by the user.
-    """
-
-    domain: Domain
+    domain: Domain  # the variables, one per column
+    # shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing when a
+    # variable is real (states are positions there too)
     points: Points
+    # real variables that hold integers, by position: "count" if declared by the user
     whole: Mapping[int, Whole] = field(default_factory=dict[int, Whole])
 
     def __len__(self) -> int:
@@ -89,16 +88,14 @@ def read_table(
     domain: Domain | None = None,
     kinds: Mapping[str, Kind] | None = None,
     also: Sequence[Any] = (),
-    integers: Integers = "labels",
+    as_labels: AsLabels = True,
 ) -> DataTable:
-    """Read a table and settle its domain.
+    """Read a table and settle its domain, unless one is given.
 
     `data`: a 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or the
     interchange protocol `__dataframe__`, or a mapping from names to columns. The columns of an array are named
-    "0", "1", ... `domain`: the variables; by default they are read off the columns. `kinds`: overrules what a
-    column becomes, by name. `also`: more tables whose labels belong to the domain (a validation split).
-    `integers`: how to read integer columns with many values: as states ("labels"), real variables ("numbers"), or
-    by held-out rows ("chosen").
+    "0", "1", ... `kinds`: overrules what a column becomes, by name. `also`: more tables whose labels belong to the
+    domain (a validation split). `as_labels`: whether integers with many values are states, else real.
 
     Raises DataError for an empty table, a column of an unusable type or without values, or a column or label that
     the domain lacks.
@@ -124,7 +121,7 @@ def read_table(
         if wanted[c.name] == "count":
             _check_counts(c)
             wanted[c.name], whole[i] = "real", "count"
-        elif wanted[c.name] is None and _are_numbers(c, integers):
+        elif wanted[c.name] is None and _are_numbers(c, as_labels):
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
@@ -166,6 +163,15 @@ def decode(points: Points, domain: Domain) -> dict[str, Array]:
     return out
 
 
+def one_hot(domain: Domain, points: Points) -> Floats32:
+    """Return the indicators of all states, float32, shape (n_rows, total_states); all 0 for a missing value."""
+    out = np.zeros((len(points), domain.total_states), np.float32)
+    for i in np.flatnonzero(domain.n_states).tolist():
+        rows = np.flatnonzero(points[:, i] >= 0)
+        out[rows, domain.offsets[i] + points[rows, i].astype(np.int64)] = 1.0
+    return out
+
+
 def refuse_categorical(table: DataTable, method: str) -> None:
     """Raise DataError that names the first categorical variable, if any."""
     categorical = [v.name for v in table.domain if isinstance(v, Categorical)]
@@ -191,9 +197,8 @@ def _labels_in(column: Column) -> list[Label]:
 
 def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Variable:
     if kind not in (None, "categorical", "real"):
-        raise DataError(
-            f"the kind of column {column.name!r} is {kind!r}; expected 'categorical', 'real' or 'count'"
-        )
+        expected = "'categorical', 'real' or 'count'"
+        raise DataError(f"the kind of column {column.name!r} is {kind!r}; expected {expected}")
     if column.categories is not None and kind != "real":
         return Categorical(column.name, column.categories)
     if np.all(column.missing):
@@ -227,26 +232,17 @@ def _is_real(column: Column) -> bool:
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
 
 
-def _are_numbers(column: Column, integers: Integers) -> bool:
-    """Whether an integer column becomes a real variable."""
-    if integers == "labels" or not _is_many_integers(column):
+def _are_numbers(column: Column, as_labels: AsLabels) -> bool:
+    """Whether a column of integers with more values than labels usually have becomes a real variable."""
+    if as_labels is True or column.categories is not None:
         return False
-    if integers == "numbers":
-        return True
-    from certimap.learn.leaf_families import are_labels
-
-    return not are_labels(column.present.astype(np.float64))
-
-
-def _is_many_integers(column: Column) -> bool:
-    """Whether a column of integers has more values than labels usually have."""
     present = column.present
-    if present.dtype.kind == "O":
-        if not all(isinstance(v, int) and not isinstance(v, bool) for v in present):
-            return False
-    elif present.dtype.kind not in "iu":
+    some: list[Any] = present.tolist()
+    if present.dtype.kind not in "iuO" or any(isinstance(v, bool) or not isinstance(v, int) for v in some):
         return False
-    return column.categories is None and len(set(present.tolist())) > MAX_WHOLE_LEVELS
+    if len(set(some)) <= MAX_WHOLE_LEVELS:
+        return False
+    return as_labels is False or not as_labels(present.astype(np.float64))
 
 
 def _check_counts(column: Column) -> None:
@@ -304,9 +300,7 @@ def _positions(column: Column, variable: Categorical) -> Ints:
         return out
     values = column.values[present]
     if values.dtype.kind == "O":
-        table: dict[Any, int] = {}
-        for value in dict.fromkeys(values):
-            table[value] = _position(value, column, variable)
+        table = {value: _position(value, column, variable) for value in dict.fromkeys(values)}
         out[present] = [table[value] for value in values]
         return out
     labels, inverse = np.unique(values, return_inverse=True)
@@ -342,9 +336,8 @@ class Column:
 
 
 def has_names(data: Any) -> bool:
-    if isinstance(data, Mapping) or hasattr(data, "columns") or hasattr(data, "column_names"):
-        return True
-    return hasattr(data, "__dataframe__")
+    named = any(hasattr(data, attribute) for attribute in ("columns", "column_names", "__dataframe__"))
+    return named or isinstance(data, Mapping)
 
 
 def columns_of(data: Any) -> list[Column]:
@@ -362,12 +355,11 @@ def columns_of(data: Any) -> list[Column]:
 
 
 def _frame_columns(data: Any) -> list[Column]:
-    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        names: list[Any] = list(data.columns)
-    elif hasattr(data, "column_names") and hasattr(data, "__getitem__"):
-        names: list[Any] = list(data.column_names)
-    else:
-        return _frame_columns(_interchanged(data))
+    attribute = next((name for name in ("columns", "column_names") if hasattr(data, name)), None)
+    if attribute is None or not hasattr(data, "__getitem__"):  # only the interchange protocol
+        why = f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
+        return _frame_columns(needed("pandas.api.interchange", why).from_dataframe(data))
+    names: list[Any] = list(getattr(data, attribute))
     refuse_doubled(names)
     return [_column(str(name), data[name]) for name in names]
 
@@ -378,17 +370,6 @@ def refuse_doubled(names: list[Any]) -> None:
     if len(set(texts)) != len(texts):
         doubled = next(name for name, text in zip(names, texts, strict=True) if texts.count(text) > 1)
         raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
-
-
-def _interchanged(data: Any) -> Any:
-    """Turn a frame that supports only the interchange protocol into a pandas frame."""
-    try:
-        from pandas.api.interchange import from_dataframe  # pyright: ignore[reportUnknownVariableType]
-    except ImportError:
-        raise MissingDependency(
-            f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
-        ) from None
-    return from_dataframe(data)
 
 
 def _array_columns(data: Any) -> list[Column]:

@@ -19,6 +19,7 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.progress import Progress
 from certimap.errors import DataError, ModelError
+from certimap.learn.clusters import first_shares
 from certimap.learn.estimator import (
     DensityEstimator,
     LearnerSettings,
@@ -28,9 +29,8 @@ from certimap.learn.estimator import (
     single_threaded_blas,
     split_rows,
 )
-from certimap.learn.leaf_choice import Bars
-from certimap.learn.mixtures import first_shares
-from certimap.learn.table import DataTable
+from certimap.learn.leaves import Bars
+from certimap.learn.table import DataTable, one_hot
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
@@ -63,9 +63,9 @@ class Tree:
         for i, up in enumerate(parent.tolist()):
             mine = slice(offsets[i], offsets[i + 1])
             if up < 0:
-                tables.append(_rows(np.diag(joint[mine, mine])[None]))
+                tables.append(scaled_rows(np.diag(joint[mine, mine])[None]))
             else:
-                tables.append(_rows(joint[offsets[up] : offsets[up + 1], mine]))
+                tables.append(scaled_rows(joint[offsets[up] : offsets[up + 1], mine]))
         return cls(domain, order, parent, tables)
 
     def log_likelihood(self, points: Points) -> Floats:
@@ -152,7 +152,7 @@ class ChowLiuTree(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table, spread evenly over it.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`). Nothing is
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`). Nothing is
         random, and learning is one matrix product and a spanning tree.
 
     Attributes
@@ -248,7 +248,7 @@ def check_smoothing(smoothing: float) -> None:
         raise DataError(f"smoothing is {smoothing!r}; expected {expected}")
 
 
-def _rows(table: Floats) -> Floats:
+def scaled_rows(table: Floats) -> Floats:
     """Scale rows to sum 1; rows of zeros become uniform."""
     totals = table.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -256,15 +256,6 @@ def _rows(table: Floats) -> Floats:
 
 
 BATCH = 8192
-
-
-def one_hot(domain: Domain, points: Points) -> Floats32:
-    """Return the indicators of all states, float32, shape (n_rows, total_states); all 0 for a missing value."""
-    out = np.zeros((len(points), domain.total_states), np.float32)
-    for i in range(len(domain)):
-        rows = np.flatnonzero(points[:, i] >= 0)
-        out[rows, domain.offsets[i] + points[rows, i]] = 1.0
-    return out
 
 
 def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
@@ -365,7 +356,7 @@ class ChowLiuMixture(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table in every tree, spread evenly over it.
     kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaf_choice`).
+        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`).
 
     Attributes
     ----------

@@ -21,9 +21,9 @@ from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import posterior_over_all
 from certimap.learn.hidden_passes import Parameters, Passes
 from certimap.learn.kernels.rows import independent_components, k_means
-from certimap.learn.structure import StructureLearner, StructureSettings
-from certimap.learn.table import DataTable
-from certimap.learn.tree import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
+from certimap.learn.spn import StructureLearner
+from certimap.learn.table import DataTable, one_hot
+from certimap.learn.tree import mutual_information, pair_counts, smoothed_joint, spanning_tree
 
 
 def chain(n_rows=400, n=6, seed=0, sizes=None):
@@ -205,7 +205,7 @@ def test_components_match_the_slow_twin():
         rows = np.stack([rng.integers(k, size=80) for k in sizes], axis=1)
         rows[:, 3] = np.where(rng.random(80) < 0.3, rows[:, 1] % sizes[3], rows[:, 3])
         domain = Domain.of_sizes(np.maximum(sizes, 2))
-        learner = StructureLearner(DataTable(domain, rows), StructureSettings(1, 2, "kmeans"), trial, {})
+        learner = StructureLearner(DataTable(domain, rows), 1, 2, "kmeans", trial, {})
         indicators = learner._indicators
         first = np.concatenate([[0], np.cumsum(domain.n_states - 1)[:-1]])
         from scipy.stats import chi2

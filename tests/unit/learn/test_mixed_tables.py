@@ -13,9 +13,8 @@ from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_tree import _contexts
-from certimap.learn.leaf_choice import densest, families_of
-from certimap.learn.leaf_families import are_labels
-from certimap.learn.structure import _critical_values, components_of_known
+from certimap.learn.leaves import are_labels, densest, families_of
+from certimap.learn.spn import _critical_values, components_of_known
 from certimap.learn.table import DataTable, read_table
 
 REAL = ("gaussian", "laplace", "student_t", "truncated_gaussian", "exponential", "histogram")
@@ -215,7 +214,7 @@ def test_settings_of_the_mixture_are_checked(settings, message):
 def test_many_integers_become_real_where_leaves_hold_them():
     rows = {"many": np.arange(60), "few": np.arange(60) % 3, "text": ["a", "b", "c"] * 20}
     assert isinstance(read_table(rows).domain["many"], Categorical)
-    table = read_table(rows, integers="chosen")
+    table = read_table(rows, as_labels=are_labels)
     assert table.domain["many"] == Real("many")
     assert table.whole == {0: "whole"}
     assert isinstance(table.domain["few"], Categorical)
