@@ -159,7 +159,7 @@ def test_an_interrupt_returns_what_was_earned_by_then(tmp_path):
     (tmp_path / "chain.uai").write_text(f"BAYES\n200\n{' '.join(['2'] * 200)}\n200\n{scopes}\n{tables}\n")
     script = (
         "import sys; from certimap.cli.main import main\n"
-        "import certimap.solvers.sampling.pac as pac; step = pac.Pac.step\n"
+        "import certimap.solvers.sampling as pac; step = pac.Pac.step\n"
         "def told(*arguments):\n    print('drawing', file=sys.stderr, flush=True); return step(*arguments)\n"
         "pac.Pac.step = told; sys.exit(main())"
     )

@@ -9,8 +9,8 @@ from mixture_twin import best_share
 
 from certimap.core.rounding import NEARLY
 from certimap.kernels.wide import extent
-from certimap.solvers.elimination.kernels import mixtures
-from certimap.solvers.elimination.kernels.mixtures import dominators
+from certimap.solvers.elimination.kernels import dominance as mixtures
+from certimap.solvers.elimination.kernels.dominance import dominators
 
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from certimap.certify.certificate import pareto_front
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, pareto_front
 from certimap.core.control import Control
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.testing import TablePosterior

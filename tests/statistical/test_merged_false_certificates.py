@@ -13,8 +13,7 @@ import pytest
 from scipy.stats import binomtest
 
 from certimap.certify import draw_record
-from certimap.certify.certificate import pareto_front
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, pareto_front
 from certimap.core.box import Boxes
 from certimap.testing import TablePosterior
 

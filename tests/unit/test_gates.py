@@ -47,7 +47,7 @@ BY_NAME = {
     "core/result.py": 1,  # numpy values
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
     "core/named.py": 1,  # classes and functions by their place
-    "solvers/warm_start.py": 3,  # data frames
+    "solvers/driver.py": 2,  # data frames
     "certimap_lab/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from certimap import __version__
-from certimap.certify.certificate import issue
-from certimap.certify.external import ExternalBound
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import ExternalBound, Ledger, issue
 from certimap.core.domain import Label
 from certimap.errors import CertimapError
 from certimap.solvers.registry import names

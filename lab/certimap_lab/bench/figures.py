@@ -208,7 +208,7 @@ def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) ->
     from certimap.core.posterior import FunctionPosterior
     from certimap.solvers.driver import run
     from certimap.solvers.request import Request
-    from certimap.solvers.sampling.pac import Pac
+    from certimap.solvers.sampling import Pac
 
     n = int(figures["n_variables"])
     place = 1 << np.arange(n)

@@ -17,8 +17,7 @@ from certimap.core.posterior import Posterior
 from certimap.core.query import Query, refuse_doubled
 from certimap.core.result import FailedQuery, MapResult, Origin
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
-from certimap.solvers.driver import Progress, seed_of
-from certimap.solvers.interrupts import n_interrupts
+from certimap.solvers.driver import Progress, n_interrupts, seed_of
 from certimap.solvers.registry import entry
 from certimap.solvers.request import Request
 

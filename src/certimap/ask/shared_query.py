@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from certimap.ask.session import Ask, Session
-from certimap.certify.external import own_source
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, own_source
 from certimap.core.arrays import Flags
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
@@ -28,10 +27,9 @@ from certimap.core.query import Query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import Progress, assemble, ensure_answer, ledger_of, search_box
+from certimap.solvers.driver import Progress, apply_warm_start, assemble, ensure_answer, ledger_of, search_box
 from certimap.solvers.record import draft_of_parts
 from certimap.solvers.registry import resolve
-from certimap.solvers.warm_start import apply_warm_start
 
 N_PARTS = 32  # boxes that a space is split into, for any number of workers
 WINDOW = 16  # parts in progress; a part starts from the best points of all parts at least this far before it

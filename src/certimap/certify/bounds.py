@@ -20,16 +20,11 @@ from certimap.errors import SolverError
 
 LN2 = math.log(2.0)
 SMALLEST = math.ulp(0.0)
-
-
 SLACK = 1e-12
 
 
 def slack(log_x: float, floor: float = SLACK) -> float:
-    """Return a generous bound (nats) on the error of a log computed in float64.
-
-    `floor` is the relative rounding error of its computation.
-    """
+    """Return a generous bound (nats) on the error of a log; `floor`: relative rounding error of its making."""
     return floor + 1e-15 * abs(log_x) if math.isfinite(log_x) else 0.0
 
 
@@ -54,18 +49,14 @@ def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
 
 
 def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, floor: float = SLACK) -> float:
-    """Return the largest bound (nats) at which a box may close.
-
-    It is rounded down so far that the bound, later rounded up, still stays within τ of p̂ rounded down.
-    """
+    """The largest bound (nats) at which a box may close: later rounded up, it stays within τ of p̂ rounded down."""
     log_t = log_tau_within(log_p_hat, epsilon, tolerance)
     return log_t - 3.0 * slack(log_t, floor)
 
 
 def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLACK) -> float:
-    """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats; S are the distinct evaluated points.
-
-    `evaluated` and `compensation` are the sum of their probabilities as a compensated pair.
+    """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats; S are the distinct evaluated points, whose
+    probabilities add to the compensated pair `evaluated`, `compensation`.
     """
     residual = (1.0 - evaluated) - compensation
     if evaluated < 0.5:  # else the subtraction is exact
@@ -75,10 +66,7 @@ def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLAC
 
 
 def evidence_per_draw(log_t: float, log_r: float = 0.0) -> float:
-    """Rules 2 and 6: -ln(1 - τ/R) in nats; inf when τ >= R, which contradicts p* <= R.
-
-    Rounded down: 0 if τ/R is below e^-745, so that such draws do not count.
-    """
+    """Rules 2 and 6: -ln(1 - τ/R) in nats, rounded down (0 below e^-745); inf when τ >= R, against p* <= R."""
     ratio = log_t - log_r
     if ratio >= 0.0:
         return math.inf

@@ -13,13 +13,16 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import SolverError
 
+FALSE_ALARMS = 1e-6  # probability that a correct sampler is ever rejected
+OVER_ONE = 1e-6  # slack for a sum of probabilities above 1: far more than rounding
+OUT_OF_REACH = 2.0**40  # draws; more are never made, and one more would hardly change the evidence
+
 
 @dataclass(frozen=True)
 class Lipschitz:
     """log2 p*/p(q) <= bits * distance(q, q*) for all q within `radius` of the mode q*.
 
-    The distance counts changed variables in a discrete domain and is Euclidean in a real one; a domain
-    with both kinds is refused.
+    The distance counts changed variables in a discrete domain, and is Euclidean in a real one.
     """
 
     domain: Domain
@@ -48,9 +51,12 @@ class Lipschitz:
         return self._weights[epsilon]
 
     def draws_needed(self, epsilon: float, delta: float, log_best: float) -> float:
-        """Return ln of the number of draws that certify a mode of height `log_best`; inf beyond floats."""
-        log_m = bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
+        """Return the number of draws that certify a mode of height `log_best` (ln); inf beyond floats."""
+        log_m = self._log_draws(epsilon, delta, log_best)
         return math.exp(log_m) if log_m < 700.0 else math.inf
+
+    def _log_draws(self, epsilon: float, delta: float, log_best: float) -> float:
+        return bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
 
     def describe(self, epsilon: float, delta: float, log_best: float) -> tuple[str, ...]:
         """Describe the assumption, and in a real domain the number of draws needed at the density found."""
@@ -59,7 +65,7 @@ class Lipschitz:
                 f"within Hamming distance {int(self.radius)} of the most probable assignment, log2 p falls by "
                 f"at most {self.bits:g} bits per changed variable",
             )
-        log_m = bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
+        log_m = self._log_draws(epsilon, delta, log_best)
         return (
             f"within distance {self.radius:g} of the mode, log2 of its density falls by at most "
             f"{self.bits:g} bits per unit, and that ball lies inside the domain; at the density found this "
@@ -67,16 +73,12 @@ class Lipschitz:
         )
 
 
-FALSE_ALARMS = 1e-6  # probability that a correct sampler is ever rejected
-OVER_ONE = 1e-6  # slack for a sum of probabilities above 1: far more than rounding
-
-
 class Agreement:
     """Counts how often a draw hits the best point known before it, and bets against that point's probability.
 
     The bet is a likelihood ratio: a Beta(1/2, 1/2) mixture over the frequency, against p. With the right sampler
-    it is a martingale that starts at 1, so that it ever reaches 1 / `FALSE_ALARMS` with probability at most
-    `FALSE_ALARMS` (Ville's inequality), whenever the run stops and whichever points it bets on.
+    it is a martingale that starts at 1, and ever reaches 1 / `FALSE_ALARMS` with probability at most
+    `FALSE_ALARMS` (Ville's inequality).
     """
 
     def __init__(self) -> None:
@@ -99,10 +101,7 @@ class Agreement:
                 self._hits[point] = self._hits.get(point, 0) + int(np.sum(ids[rows] == point))
 
     def contradiction(self, log_probs: Floats) -> tuple[int, int, int] | None:
-        """If the bet is won, return (point, hits, draws) of the point with the largest ratio, else None.
-
-        `log_probs` holds ln p by position.
-        """
+        """If the bet is won, return (point, hits, draws) of the largest ratio; `log_probs` by position."""
         parts = {i: _log_ratio(n, self._hits[i], float(log_probs[i])) for i, n in self._draws.items()}
         if not parts or math.fsum(parts.values()) < -math.log(FALSE_ALARMS):
             return None
@@ -118,18 +117,15 @@ def _log_ratio(n: int, hits: int, log_p: float) -> float:
     return mixture - expected
 
 
-OUT_OF_REACH = 2.0**40  # draws; more are never made, and one more would hardly change the evidence
-
-
 class DrawRecord:
     """Counts draws, grouped by the open mass drawn from and the largest bound closed before.
 
-    `published` counts tau per draw, as in the paper, instead of -ln(1 - tau). `tolerance` is the relative error up
-    to which an answer counts as right, `slack` the rounding error of logs in nats. Without `is_evidence` draws
-    depend on each other, and their number proves nothing.
+    `published` counts tau per draw, as in the paper, instead of -ln(1 - tau). `tolerance`: relative error up to
+    which an answer counts as right. `slack`: rounding error of logs (nats). Without `is_evidence` draws depend on
+    each other, and prove nothing.
     """
 
-    def __init__(self, *, published: bool, tolerance: float, slack: float, is_evidence: bool = True) -> None:
+    def __init__(self, published: bool, tolerance: float, slack: float, is_evidence: bool = True) -> None:
         self.n = 0
         self.groups: list[tuple[float, float, int]] = []  # (ln R, largest ln bound closed before, draws)
         self._splits: list[list[tuple[DrawRecord, float]]] = []  # draws inside boxes that make up the space
@@ -158,19 +154,17 @@ class DrawRecord:
         self.n += sum(part.n for split in other._splits for part, _ in split)
 
     def split(self, parts: Sequence[tuple[DrawRecord, float]]) -> None:
-        """Add the draws of searches of disjoint boxes that make up the space.
+        """Add draws of searches of disjoint boxes that make up the space, with bounds on ln p of what they left.
 
-        Each part comes with a bound on ln p of its unevaluated points. A better point lies in one box, and only
-        the draws in that box missed it. So the total evidence is the least of any part, except parts whose bound
-        already rules out a better point.
+        A better point lies in one box, and only the draws in that box missed it. So the total evidence is the
+        least of any part, except parts whose bound already rules out a better point.
         """
         self._splits.append(list(parts))
         self.n += sum(part.n for part, _ in parts)
 
     def evidence(self, log_kth: float, epsilon: float, log_weight: float | None = None) -> float:
-        """Evidence (nats) at ε against any point better than the k-th best, `log_kth`.
-
-        `log_weight` is ln w of the Lipschitz assumption, under which all draws count equally.
+        """Evidence (nats) at ε against any point better than the k-th best; `log_weight`: ln w under the Lipschitz
+        assumption, where all draws count equally.
         """
         if not self._is_evidence or log_kth == -math.inf or not (self.groups or self._splits):
             return 0.0
@@ -185,12 +179,9 @@ class DrawRecord:
         epsilon: float,
         log_r: float,
         log_closed: float,
-        log_weight: float | None = None,
+        log_weight: float | None,
     ) -> float:
-        """Return how many further draws at `log_r` raise the evidence to `need`; inf if no number does.
-
-        It is computed from the whole group's count, not from a sum over batches, so that it depends on no batch.
-        """
+        """Return how many further draws at `log_r` raise the evidence to `need`; inf if no number does."""
         if not self._is_evidence:
             return math.inf
         each = self._each(log_kth, epsilon, log_r, log_weight)

@@ -7,22 +7,47 @@ from typing import Any
 
 import numpy as np
 
-from certimap.certify.checks import check_log_probs, check_uppers
 from certimap.certify.draw_record import OVER_ONE
 from certimap.core.arrays import Floats, Ints, Words, grown
 from certimap.core.box import Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior, TwoSided
-from certimap.errors import ModelError
+from certimap.errors import ModelError, SolverError
+
+EVALUATION_ROWS = 65536
+
+
+def _check_log_probs(log_probs: Floats, n: int, has_masses: bool) -> None:
+    """Refuse oracle values that are not natural logs of probabilities."""
+    if log_probs.shape != (n,):
+        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
+    right = log_probs <= 1e-9 if has_masses else log_probs < np.inf  # false for NaN
+    if not right.all():
+        raise SolverError(
+            f"log_prob returned {log_probs[~right][0]}; expected natural logs of probabilities, at most 0"
+        )
+
+
+def _check_uppers(lower: Floats, upper: Floats) -> None:
+    """Refuse upper bounds that lie below the lower ones."""
+    if upper.shape != lower.shape:
+        raise SolverError(
+            f"log_prob_interval returned sides of shapes {lower.shape} and {upper.shape}; like ones are expected"
+        )
+    wrong = ~(upper >= lower)
+    if np.any(wrong):
+        raise SolverError(
+            f"log_prob_interval returned the sides {lower[wrong][0]} and {upper[wrong][0]}; a lower one and an "
+            "upper one, in this order, are expected"
+        )
 
 
 class AtomStore:
     """Distinct points in the order of their first appearance, with their log-probabilities.
 
     Points are packed to one bit per variable if all are binary, to one byte if no variable has more than 256
-    states, and stored unpacked otherwise; rows are padded to 8-byte words. Time is linear in the number of
-    inserted points. Memory per distinct point: its words, a log-probability and a hash slot.
+    states; rows are padded to 8-byte words. Memory per point: its words, a log-probability and a hash slot.
     """
 
     def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:
@@ -60,8 +85,7 @@ class AtomStore:
     def insert(self, points: Points) -> Ints:
         """Find or add points, shape (batch, n); return their positions, shape (batch,).
 
-        New points get positions from the old `n` on, in order. The caller must then set their log-probabilities
-        by `set_log_probs`, or remove them by `truncate`.
+        New points get positions from the old `n` on, in order. Callers set their log-probabilities, or truncate.
         """
         from certimap.kernels.hashing import insert_rows
 
@@ -167,10 +191,9 @@ class Ranking:
     ) -> list[tuple[int, float, float]]:
         """Return how adding new points one by one would change the ranking.
 
-        `log_probs` and `log_uppers` bound the new points; `log_uppers` is None if values are exact. `kept_uppers`
-        are the upper bounds of the ranked points, best first, and `log_rival` the largest of a known unranked
-        point. Each change is (index of a new point, ln p of the last place from then on, largest upper bound of
-        unranked points from then on), in order.
+        `log_probs`, `log_uppers`: bounds on the new points; the latter None if values are exact. `kept_uppers`,
+        `log_rival`: upper bounds of the ranked points, and the largest of a known unranked one. Each change is
+        (index of a new point; from then on: ln p of the last place, largest upper bound of unranked points).
         """
         if log_uppers is None:
             return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]
@@ -199,9 +222,6 @@ class Ranking:
                 found.append((at, kept[-1]))
             at += 1
         return found
-
-
-EVALUATION_ROWS = 65536
 
 
 class Evaluated:
@@ -238,10 +258,7 @@ class Evaluated:
         return self.atoms.log_uppers[np.array([i for _, i in self.ranking.pairs], np.int64)]
 
     def evaluate(self, points: Points) -> Ints:
-        """Evaluate the new points, and return the positions of all.
-
-        New points do not count until they are absorbed.
-        """
+        """Evaluate the new points, and return the positions of all; new ones count once they are absorbed."""
         n_before = self.atoms.n
         ids = self.atoms.insert(points)
         # Stored reals may differ from the given ones in the sign of a zero.
@@ -252,9 +269,9 @@ class Evaluated:
                 asked = points if are_all_new else self.atoms.points(rows)
                 with self.control.interruptible():  # interrupts may stop the oracle, but not the bookkeeping
                     lower, upper = self._ask(asked)
-                check_log_probs(lower, rows.stop - rows.start, self.has_masses)
+                _check_log_probs(lower, rows.stop - rows.start, self.has_masses)
                 if upper is not lower:
-                    check_uppers(lower, upper)
+                    _check_uppers(lower, upper)
                 self.atoms.set_log_probs(start, lower, upper)
         except BaseException:
             self.atoms.truncate(n_before)

@@ -9,26 +9,50 @@ from typing import Literal
 import numpy as np
 
 from certimap.certify import bounds
-from certimap.certify.checks import check_box, check_settings
 from certimap.certify.draw_record import Agreement, Batch, DrawRecord, Lipschitz
 from certimap.certify.evaluated import Evaluated
-from certimap.certify.external import Proof
 from certimap.certify.recorder import Recorder
+from certimap.core.arguments import check_number, check_whole
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
+from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, Posterior, TwoSided
-from certimap.errors import UnbalancedBooks
+from certimap.errors import SolverError, UnbalancedBooks
 
 Measure = Literal["mass", "share", "none"]
+Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's
 BALANCE = 1e-4  # of the whole; more than the rounding error of a sum over very many boxes
+_WORDS: dict[str, str] = {"mass": "probability of the box", "share": "box's share of all joint states"}
 
 
-def measure_of(posterior: Posterior) -> Measure:
-    """Return the measure of boxes in a search.
+def check_settings(epsilon: float, delta: float, top_k: int, rule: str, tolerance: float = 0.0) -> None:
+    """Refuse settings that request no valid certificate."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not 0.0 <= check_number(name, value, "a number in [0, 1)") < 1.0:
+            raise SolverError(f"{name} is {value}; expected a number in [0, 1)")
+    if not 0.0 <= check_number("tolerance", tolerance, "a number not below 0") < np.inf:
+        raise SolverError(f"tolerance is {tolerance}; expected a number not below 0")
+    check_whole("top_k", top_k, "a positive number of answers", low=1)
+    if rule not in ("sharp", "published"):
+        raise SolverError(f"rule is {rule!r}; expected 'sharp' or 'published'")
 
-    It is their probability if the posterior knows it, else their share of all joint states. If a variable is
-    real, it is "none", because the whole space has no size.
+
+def _check_box(boxes: Boxes | None, domain: Domain) -> None:
+    """Refuse anything but a single non-empty box, or None."""
+    if boxes is None:
+        return
+    if len(boxes) != 1:
+        raise SolverError(
+            f"{len(boxes)} boxes were given to search; one, or None for the whole space, is expected"
+        )
+    if not np.all(boxes.counts()[:, domain.n_states > 0]):
+        raise SolverError("the box to search leaves a variable no state; at least one of each is expected")
+
+
+def _measure_of(posterior: Posterior) -> Measure:
+    """Return "mass" if the posterior knows probabilities of boxes, else "share", of all joint states; "none" where
+    a variable is real, because the whole space has no size.
     """
     if not posterior.domain.is_discrete:
         return "none"
@@ -36,7 +60,7 @@ def measure_of(posterior: Posterior) -> Measure:
     return "mass" if known else "share"
 
 
-def log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> float:
+def _log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> float:
     """Return ln of the measure to be covered: 0 for the whole space, or the measure of one box."""
     if boxes is None or measure == "none":
         return 0.0
@@ -48,8 +72,8 @@ def log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> fl
 class Books:
     """Adds up the measure of closed boxes, and checks that open boxes cover the rest.
 
-    `measure` is that of `measure_of`; "none" accepts everything. `log_total` is ln of the measure of closed and
-    open boxes together. `log_slack` (nats) is the error of a logarithm of a mass: of boxes' and of the whole's.
+    `measure`: see `_measure_of`; "none" accepts everything. `log_total`: ln of the measure of closed and open
+    boxes together. `log_slack`: the error (nats) of a logarithm of a mass, of boxes and of the whole.
     """
 
     def __init__(self, measure: Measure, log_total: float = 0.0, log_slack: float = 0.0) -> None:
@@ -59,10 +83,7 @@ class Books:
         self.log_closed = -math.inf
 
     def close(self, log_measure: float | Floats | None) -> None:
-        """Add closed boxes by ln of their measure.
-
-        Raises UnbalancedBooks if the measure is missing where it applies.
-        """
+        """Add closed boxes by ln of their measure; raise UnbalancedBooks if it is missing where it applies."""
         if self.measure == "none":
             return
         if log_measure is None or np.any(np.isnan(log_measure)):
@@ -98,10 +119,8 @@ class Books:
                 raise self._refused(covered, "the boxes drawn from and those reported closed")
 
     def check_room(self, log_unseen: float, left: float, n_seen: int, log_size: float) -> None:
-        """Raise UnbalancedBooks if a bound on unevaluated points is below their average probability.
-
-        `log_unseen` is the claimed bound on ln p of each, `left` their total probability, `n_seen` the number of
-        evaluated points, and `log_size` ln of the number of all points.
+        """Raise UnbalancedBooks if a bound on ln p of unevaluated points is below their average; `left` is their
+        total probability, `n_seen` the number of evaluated points, `log_size` ln of the number of all points.
         """
         left -= 1e-9
         if self.measure != "mass" or self.log_total != 0.0 or left <= 0.0:
@@ -128,9 +147,6 @@ class Books:
             f"{which} hold {covered:.6g} of the space by {self.measure}; boxes that cover it once, 1 in all, are "
             "expected"
         )
-
-
-_WORDS: dict[str, str] = {"mass": "probability of the box", "share": "box's share of all joint states"}
 
 
 class Findings:
@@ -168,13 +184,11 @@ class Findings:
         checks_draws: bool = False,
     ) -> None:
         check_settings(epsilon, delta, top_k, rule, tolerance)
-        check_box(boxes, posterior.domain)
-        self.posterior = posterior
-        self.domain = posterior.domain
+        _check_box(boxes, posterior.domain)
+        self.posterior, self.domain = posterior, posterior.domain
         self.epsilon, self.delta, self.tolerance = float(epsilon), float(delta), tolerance
         self.rule: Literal["sharp", "published"] = rule
-        self.max_draws = max_draws
-        self.early_stop = early_stop
+        self.max_draws, self.early_stop = max_draws, early_stop
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
         self.control = Control() if control is None else control
         self.boxes = boxes
@@ -185,10 +199,9 @@ class Findings:
         self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
-        self.trusting = trusting
-        self.recorder = recorder
-        measure = measure_of(posterior)
-        self._books = Books(measure, log_whole(posterior, measure, boxes), self._slack)
+        self.trusting, self.recorder = trusting, recorder
+        measure = _measure_of(posterior)
+        self._books = Books(measure, _log_whole(posterior, measure, boxes), self._slack)
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
         self.log_open_mass: float | None = None
@@ -197,14 +210,9 @@ class Findings:
         self.is_enumerated = False
         self.lipschitz: Lipschitz | None = None
         self.located: tuple[Floats, Floats] | None = None
-        self._draws = DrawRecord(
-            published=rule == "published",
-            tolerance=tolerance,
-            slack=self._slack,
-            is_evidence=facts.has_independent_draws,
-        )
-        checks_draws = checks_draws and facts.has_independent_draws and self.has_masses
-        self._agreement = Agreement() if checks_draws else None
+        is_evidence = facts.has_independent_draws
+        self._draws = DrawRecord(rule == "published", tolerance, self._slack, is_evidence)
+        self._agreement = Agreement() if checks_draws and is_evidence and self.has_masses else None
         self._stopped = False
 
     @property
@@ -239,16 +247,13 @@ class Findings:
 
     def _threshold(self, epsilon: float) -> float:
         best = self.log_kth_best
-        return (
-            bounds.log_closing_threshold(best, epsilon, self.tolerance, self._slack) if best > -math.inf else best
-        )
+        if best == -math.inf:
+            return best
+        return bounds.log_closing_threshold(best, epsilon, self.tolerance, self._slack)
 
     @property
     def log_exact_threshold(self) -> float:
-        """The largest bound (nats) at which a box may close while the answer stays exact.
-
-        Searches use it while that is cheap, and turn to epsilon only for expensive work.
-        """
+        """The same while the answer stays exact; searches turn to epsilon only for expensive work."""
         return self._threshold(0.0)
 
     @property
@@ -306,13 +311,11 @@ class Findings:
 
     @property
     def log_rival_bound(self) -> float:
-        """The smallest bound on ln p of every point but the top_k answers, from books and external proofs.
-
-        It includes the rounding of the answers' values, because it is compared with these as computed.
+        """The smallest bound on ln p of every point but the top_k answers, from books and external proofs; with
+        the rounding of the answers' values, because it is compared with these as computed.
         """
-        return bounds.round_up(
-            min(max(self.log_unseen_bound, self.log_evaluated_rival), self._log_external), self._slack
-        )
+        rival = max(self.log_unseen_bound, self.log_evaluated_rival)
+        return bounds.round_up(min(rival, self._log_external), self._slack)
 
     @property
     def assumed_coverage(self) -> tuple[str, ...]:
@@ -339,13 +342,8 @@ class Findings:
     @property
     def progress(self) -> tuple[object, ...]:
         """A summary of the run so far, equal before and after a step that brought nothing new."""
-        bounds_known = (
-            self.log_closed_bound,
-            self.log_closed_measure,
-            self.log_open_mass,
-            self.log_frontier_bound,
-        )
-        return (self.n_draws, self.n_evaluations, *bounds_known, self.external, self.is_enumerated)
+        known = (self.log_closed_bound, self.log_closed_measure, self.log_open_mass, self.log_frontier_bound)
+        return (self.n_draws, self.n_evaluations, *known, self.external, self.is_enumerated)
 
     @property
     def n_bytes(self) -> int:
@@ -365,8 +363,8 @@ class Findings:
     def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
         """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
 
-        `smooth` uses the Lipschitz assumption. It is 0 (no support) if masses do not apply, or if an evaluated
-        point may be too probable, because its value is known only between two bounds.
+        `smooth` uses the Lipschitz assumption. 0 (no support) if masses do not apply, or if an evaluated point,
+        known only between two bounds, may be too probable.
         """
         if not (smooth or self.has_masses):
             return 0.0
@@ -377,10 +375,8 @@ class Findings:
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
     def _stopping_row(self, changes: Sequence[tuple[int, float, float]], batch: Batch) -> int | None:
-        """Return the first row of a batch of draws after which the requested certificate is earned, or None.
-
-        `changes` has (position among the new points, ln of the top_k-th best from then on, largest upper bound of
-        an evaluated point outside the top_k from then on), in order.
+        """Return the first row of a batch of draws after which the requested certificate is earned, or None;
+        `changes` as from `Ranking.changes`.
         """
         stretches = [(0, self.log_kth_best, self._evaluated.log_rival)]
         stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]

@@ -1,28 +1,37 @@
-"""The ledger: receives a run's reports, judges draws in order, and alone decides what is proved."""
+"""The ledger: receives a run's reports, judges draws in order, and alone issues certificates."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from certimap.certify import bounds
-from certimap.certify.checks import as_rows
 from certimap.certify.draw_record import Agreement, Batch, Lipschitz
 from certimap.certify.evaluated import EVALUATION_ROWS
-from certimap.certify.external import Proof, Source, is_own
-from certimap.certify.findings import Findings
+from certimap.certify.findings import Findings, Proof
+from certimap.core.arguments import is_mapping
 from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import checked_logs
+from certimap.core.posterior import Facts
+from certimap.core.result import Certificate, CertificateKind, Rule
 from certimap.errors import ModelError, SolverError, UnbalancedBooks
 
+_REQUEST = ("epsilon", "delta", "top_k", "tolerance", "rule", "early_stop")
+_ALIKE = ("variables", "measures", *_REQUEST, "lipschitz")
+_OWN: list[Source] = []  # by identity
+_EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q | e)}, or 'log_joint' for p(q, e)"
+N_PAIRS = 33  # of epsilon and delta in a curve
 
-def check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> None:
+
+def _check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> None:
     """Raise SolverError, naming the first difference, if ledgers have different settings."""
     for name, values in zip(names, zip(*settings, strict=True), strict=True):
         if any(value != values[0] for value in values):
@@ -31,19 +40,14 @@ def check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> N
 
 
 def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | None) -> bool:
-    """Return True if the parts split the whole, False if each part is the whole; counted exactly.
-
-    Raises UnbalancedBooks in any other case.
-    """
+    """Whether the parts split the whole, counted exactly; False if each is the whole, else UnbalancedBooks."""
     full = Boxes.full(domain)
     target = full if whole is None else whole
     boxes = [full if part is None else part for part in parts]
     if all(_same(box, target) for box in boxes):
         return False
     if not domain.is_discrete:
-        raise UnbalancedBooks(
-            "ledgers of parts of a space with real variables cannot be merged; each must cover all"
-        )
+        raise UnbalancedBooks("ledgers of parts of a real space cannot be merged; each must cover all")
     masks = np.concatenate([box.mask for box in boxes])
     n_points = sum(Boxes(domain, masks).sizes())
     inside = not np.any(masks & ~target.mask)
@@ -72,11 +76,9 @@ def _are_disjoint(domain: Domain, masks: np.ndarray) -> bool:
     return True
 
 
-def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
-    """Combine external proofs, one per part, into a bound on the whole; None if they add nothing.
-
-    Each part has its ledger's own log bound on unevaluated points, and the external proof; `log_seen` is the
-    largest upper bound of an evaluated point.
+def _joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
+    """Combine the (own log bound on unevaluated points, external proof) of parts into a proof for the whole; None
+    if external proofs add nothing. `log_seen` is the largest upper bound of an evaluated point.
     """
     used = [proof for log_unseen, proof in parts if proof is not None and proof[0] < log_unseen]
     if not used:
@@ -86,19 +88,12 @@ def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) ->
     return max(value, log_seen), ", ".join(names), all(is_own for _, _, is_own in used)
 
 
-_REQUEST = ("epsilon", "delta", "top_k", "tolerance", "rule", "early_stop")
-_ALIKE = ("variables", "measures", *_REQUEST, "lipschitz")
-
-
 class Ledger(Findings):
     """Receives the events of one run; see `Findings` for its parameters and properties.
 
-    Solvers call `draws`, `candidates`, `settle`, `close`, `frontier`, `upper_bound`, `enumerated` and
-    `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The ledger calls the
+    Solvers report events, and read `log_threshold`, `satisfied`, `remaining_draws` and so on. The ledger calls the
     oracle, once per distinct point. All logs are natural.
     """
-
-    # --- events ------------------------------------------------------------------------------------------
 
     def draws(self, points: Points, log_open_mass: float | None = None) -> Floats:
         """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
@@ -110,7 +105,7 @@ class Ledger(Findings):
 
         Raises UnbalancedBooks when R and the closed boxes do not cover the space.
         """
-        points = as_rows(points, self.domain)[: self.remaining_draws]
+        points = self._rows(points)[: self.remaining_draws]
         log_r = self._books.log_drawn if log_open_mass is None else float(log_open_mass)
         log_r = self._rounded_mass(float(checked_logs(log_r, "draws come from boxes of the mass")))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
@@ -129,9 +124,8 @@ class Ledger(Findings):
             sums, lost = self._evaluated.running_sums(n_before)
             stop = None
             if self.early_stop:
-                changes = self._evaluated.changes(n_before)
                 batch = Batch(len(points), first_rows, sums, lost, log_r)
-                stop = self._stopping_row(changes, batch)
+                stop = self._stopping_row(self._evaluated.changes(n_before), batch)
             n_kept = len(points) if stop is None else stop + 1
             self._stopped = stop is not None
             n_new = int(np.searchsorted(first_rows, n_kept))
@@ -149,7 +143,7 @@ class Ledger(Findings):
 
     def candidates(self, points: Points) -> Floats:
         """Evaluate points from any source; return their ln p, shape (batch,). They never count as draws."""
-        points = as_rows(points, self.domain)
+        points = self._rows(points)
         parts: list[Floats] = []
         for start in range(0, len(points), EVALUATION_ROWS):
             with self.control.atomically():
@@ -166,7 +160,7 @@ class Ledger(Findings):
         log_probs = self.candidates(points)
         if not self.domain.is_discrete or not len(log_probs):
             return log_probs
-        new = self._evaluated.settle(self.atoms.insert(as_rows(points, self.domain)))
+        new = self._evaluated.settle(self.atoms.insert(self._rows(points)))
         if self._books.measure == "mass":
             self._books.close(self.atoms.log_probs[new])
         elif len(new):
@@ -182,18 +176,16 @@ class Ledger(Findings):
         log_bound = checked_logs(log_bound, "boxes were closed at the bound")
         self._books.close(log_measure)
         if np.size(log_bound):
-            self.log_closed_bound = max(
-                self.log_closed_bound, bounds.round_up(float(np.max(log_bound)), self._slack)
-            )
+            highest = bounds.round_up(float(np.max(log_bound)), self._slack)
+            self.log_closed_bound = max(self.log_closed_bound, highest)
 
     def frontier(self, log_open_measure: float | None, log_open_bound: float, *, is_rounded: bool = False) -> None:
         """State the open boxes: ln of their total measure (as in `close`) and their largest log bound.
 
-        `is_rounded`: the bound holds for exact sums of the model's logs, whatever the oracle's rounding.
-
-        Both logs are -inf when none is open. All other points must have been closed or settled. Raises
-        UnbalancedBooks when closed, settled and open boxes do not make up the space, or when the bounds are too
-        low for the probability that is not yet evaluated.
+        `is_rounded`: the bound holds for exact sums of the model's logs, whatever the oracle's rounding. Both logs
+        are -inf when none is open. All other points must have been closed or settled. Raises UnbalancedBooks when
+        closed, settled and open boxes do not make up the space, or the bounds are too low for what is not
+        evaluated.
         """
         log_open_bound = float(checked_logs(float(log_open_bound), "open boxes were reported with the bound"))
         self._books.check_open(log_open_measure)
@@ -221,20 +213,18 @@ class Ledger(Findings):
         A bound that comes from no `Source` of this package is an assumption, which the certificate names. It is
         dropped with a warning if an evaluated point, earlier or later, contradicts it.
         """
-        value = float(checked_logs(float(value), "an upper bound from elsewhere is"))
-        value = bounds.round_up(value, self._slack)
+        value = bounds.round_up(float(checked_logs(float(value), "an upper bound from elsewhere is")), self._slack)
         if self.external is None or value < self.external[0]:
             name = source.name if isinstance(source, Source) else str(source)
-            self.external = (value, name, is_own(source))
+            self.external = (value, name, any(source is own for own in _OWN))
             self._drop_refuted()
 
     def enumerated(self) -> None:
         """State that every point of the space (or of the searched box) is evaluated; the ledger checks it."""
-        n_points, n_seen = -1, self.atoms.n
+        n_points, n_seen, boxes = -1, self.atoms.n, self.boxes
         if self.domain.is_discrete:
-            n_points = math.prod(self.domain.n_states.tolist()) if self.boxes is None else self.boxes.sizes()[0]
-            if self.boxes is not None:
-                n_seen = int(np.sum(self.boxes.holds(self.atoms.points(slice(None)))))
+            n_points = math.prod(self.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
+            n_seen = n_seen if boxes is None else int(np.sum(boxes.holds(self.atoms.points(slice(None)))))
         if n_seen != n_points:
             raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True
@@ -263,7 +253,7 @@ class Ledger(Findings):
         if not ledgers:
             raise SolverError("no ledgers were given to be merged; at least one is expected")
         first = ledgers[0]
-        check_alike(_ALIKE, [ledger._asked for ledger in ledgers])
+        _check_alike(_ALIKE, [ledger._asked for ledger in ledgers])
         splits = is_partition(first.domain, [ledger.boxes for ledger in ledgers], boxes)
         limits = [ledger.max_draws for ledger in ledgers if ledger.max_draws is not None]
         merged = cls(
@@ -278,13 +268,15 @@ class Ledger(Findings):
             merged._evaluated.adopt(ledger._evaluated)
         merged.log_closed_bound = max(ledger.log_closed_bound for ledger in ledgers)
         merged.n_draws_to_best = max(ledgers, key=lambda ledger: ledger.best_log_prob).n_draws_to_best
-        if splits:
-            merged._join_parts(ledgers)
-        else:
-            merged._join_wholes(ledgers)
+        (merged._join_parts if splits else merged._join_wholes)(ledgers)
         return merged
 
-    # --- bookkeeping ---------------------------------------------------------------------------------------
+    def _rows(self, points: Points) -> Points:
+        """Return points in the domain's dtype; refuse any other shape than (batch, n)."""
+        points, n = np.asarray(points, self.domain.point_dtype), len(self.domain)
+        if points.ndim != 2 or points.shape[1] != n:
+            raise SolverError(f"points have shape {points.shape}; expected (batch, {n}), one column per variable")
+        return points
 
     @property
     def _asked(self) -> tuple[object, ...]:
@@ -316,12 +308,11 @@ class Ledger(Findings):
         self.is_enumerated = all(ledger.is_enumerated for ledger in ledgers)
         seen = bounds.round_up(self._evaluated.log_upper, self._slack)
         proofs = [ledger.external for ledger in ledgers]
-        self.external = joint_proof(list(zip(unseen, proofs, strict=True)), seen)
+        self.external = _joint_proof(list(zip(unseen, proofs, strict=True)), seen)
 
     def _check_agreement(self, agreement: Agreement) -> None:
         """Raise ModelError when points are drawn at rates that their probabilities contradict."""
-        found = agreement.contradiction(self.atoms.log_probs)
-        if found is not None:
+        if (found := agreement.contradiction(self.atoms.log_probs)) is not None:
             point, hits, n = found
             label = self.domain.decode(self.atoms.points(np.array([point]))[0])
             raise ModelError(
@@ -352,3 +343,139 @@ class Ledger(Findings):
             return 0.0
         log_mass = bounds.round_up(log_mass, self._slack)
         return 0.0 if abs(log_mass) <= self._slack else log_mass
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A prover of upper bounds in this package; compared by identity, not by name."""
+
+    name: str
+
+
+def own_source(name: str) -> Source:
+    """Register a source whose bounds this package vouches for; called once, by the module that proves them."""
+    source = Source(name)
+    _OWN.append(source)
+    return source
+
+
+@dataclass(frozen=True)
+class ExternalBound:
+    """An external bound on ln p*; a certificate that uses it names the source among its assumptions."""
+
+    source: str  # the name of the prover
+    of: str  # "log_prob": it bounds max ln p(q | e). "log_joint": it bounds max ln p(q, e), unnormalised or not.
+    log_value: float  # natural log of the bound
+
+    @classmethod
+    def read(cls, given: Any) -> ExternalBound | None:
+        """Parse the argument `upper_bound=`; raise SolverError for anything but None and such a mapping."""
+        if given is None:
+            return None
+        refused = SolverError(f"upper_bound is {given!r}; {_EXPECTED}")
+        if not is_mapping(given) or len(given) != 2 or "source" not in given:
+            raise refused
+        of = next(name for name in given if name != "source")
+        source, value = given["source"], given[of]
+        if not (isinstance(source, str) and source.strip()) or of not in ("log_prob", "log_joint"):
+            raise refused
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise SolverError(f"upper_bound gives {value!r} for {of}; a finite natural log is expected")
+        return cls(source, str(of), float(value))
+
+    def on(self, facts: Facts) -> float:
+        """Convert the bound to the scale of a posterior's `log_prob`, rounded up; raise SolverError if that needs
+        p(e), which is unknown.
+        """
+        if (self.of == "log_prob") == facts.is_normalised:
+            return self.log_value
+        if facts.log_evidence is None:
+            wanted = "log_prob" if facts.is_normalised else "log_joint"
+            raise SolverError(
+                f"the upper bound of {self.source} is of {self.of}, and p(e) is unknown here; give it of {wanted}"
+            )
+        shift = -facts.log_evidence if facts.is_normalised else facts.log_evidence
+        return bounds.round_up(self.log_value + shift, max(bounds.SLACK, facts.log_slack))
+
+
+def pareto_front(ledger: Findings) -> list[tuple[float, float]]:
+    """Return admissible pairs (epsilon, delta) by rising epsilon; none needs an assumption.
+
+    Each delta is the smallest that the draws support. For every d0, the probability that any pair with delta <= d0
+    is false is at most d0, whenever the run stopped. The last pair is the one proved for certain, if any.
+    """
+    certain = _certain_epsilon(ledger)
+    if certain == 0.0:
+        return [(0.0, 0.0)]
+    grid = {float(e) for e in np.linspace(0.0, certain, N_PAIRS, endpoint=False)}
+    if ledger.epsilon < certain:
+        grid.add(ledger.epsilon)
+    front: list[tuple[float, float]] = []
+    for epsilon in sorted(grid):
+        delta = bounds.delta_of(ledger.log_delta(epsilon))
+        if delta < (front[-1][1] if front else 1.0):
+            front.append((epsilon, delta))
+        if delta == 0.0:
+            return front
+    if certain < 1.0:
+        front.append((certain, 0.0))
+    return front
+
+
+def _certain_epsilon(ledger: Findings) -> float:
+    """Return the smallest epsilon that holds for certain; 1 when nothing is proved."""
+    if ledger.log_rival_bound == math.inf:
+        return 1.0
+    return bounds.achieved_epsilon(ledger.log_kth_best, ledger.log_rival_bound, ledger.tolerance)
+
+
+def issue(ledger: Findings) -> Certificate:
+    """Return the strongest certificate that meets the request, else one of kind none with the supported delta."""
+    certain = _certain_epsilon(ledger)
+    if certain == 0.0 or certain <= ledger.epsilon:
+        kind = CertificateKind.EXACT if certain == 0.0 else CertificateKind.EPSILON
+        rule, assumptions = _proof(ledger)
+        return _certificate(ledger, kind, certain, 0.0, rule, assumptions)
+    log_requested = math.log(ledger.delta) if ledger.delta > 0.0 else -math.inf
+    log_plain = ledger.log_delta(ledger.epsilon)
+    if log_plain <= log_requested:
+        rule = Rule.FRONTIER if any(log_r != 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
+        return _certificate(ledger, _kind(log_plain), ledger.epsilon, bounds.delta_of(log_plain), rule)
+    if ledger.lipschitz is not None:
+        log_smooth = ledger.log_delta(ledger.epsilon, smooth=True)
+        if log_smooth <= log_requested:
+            said = ledger.lipschitz.describe(ledger.epsilon, ledger.delta, ledger.best_log_prob)
+            delta = bounds.delta_of(log_smooth)
+            return _certificate(ledger, _kind(log_smooth), ledger.epsilon, delta, Rule.LIPSCHITZ, said)
+    return _certificate(ledger, CertificateKind.NONE, ledger.epsilon, bounds.delta_of(log_plain))
+
+
+def _proof(ledger: Findings) -> tuple[Rule, tuple[str, ...]]:
+    """Name the rule behind the smallest upper bound."""
+    if ledger.is_enumerated:
+        return Rule.ENUMERATION, ()
+    residual = ledger.log_residual if ledger.has_masses else math.inf
+    external = math.inf if ledger.external is None else ledger.external[0]
+    smallest = min(residual, ledger.log_frontier_bound, external)
+    if ledger.log_frontier_bound == smallest:
+        return Rule.BOUND, ledger.assumed_coverage
+    if residual == smallest:
+        return Rule.RESIDUAL, ()
+    assert ledger.external is not None
+    _, source, is_own = ledger.external
+    return (Rule.BOUND, ()) if is_own else (Rule.EXTERNAL, (f"the upper bound from {source} holds",))
+
+
+def _kind(log_delta: float) -> CertificateKind:
+    return CertificateKind.EPSILON if log_delta == -math.inf else CertificateKind.PAC
+
+
+def _certificate(
+    ledger: Findings,
+    kind: CertificateKind,
+    epsilon: float,
+    delta: float,
+    rule: Rule | None = None,
+    assumptions: tuple[str, ...] = (),
+) -> Certificate:
+    return Certificate(kind, epsilon, delta, ledger.epsilon, ledger.delta, rule, assumptions, ledger.tolerance)

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 LOWER, UPPER, MASS, NEUTRAL = "#00A087", "#E64B35", "#3C5488", "#7E6148"
 _CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E6148", "#91D1C2", "#B09C85")
+_AXES = {
+    "seconds": "seconds",
+    "n_draws": "draws",
+    "n_nodes": "boxes probed",
+    "n_evaluations": "assignments evaluated",
+}
+_ROLES = {"evidence": (UPPER, "observed"), "answer": (LOWER, "answer"), "hidden": ("#E5E7EB", "summed out")}
 
 
 def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
@@ -70,14 +77,6 @@ def labelled(ax: Axes, x: str, y: str, *, has_legend: bool = True) -> Axes:
 
 # matplotlib leaves parts of its signatures untyped
 # pyright: reportUnknownMemberType=false
-
-
-_AXES = {
-    "seconds": "seconds",
-    "n_draws": "draws",
-    "n_nodes": "boxes probed",
-    "n_evaluations": "assignments evaluated",
-}
 
 
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
@@ -194,9 +193,6 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
 
 # matplotlib leaves parts of its signatures untyped
 # pyright: reportUnknownMemberType=false
-
-
-_ROLES = {"evidence": (UPPER, "observed"), "answer": (LOWER, "answer"), "hidden": ("#E5E7EB", "summed out")}
 
 
 def plot_network(

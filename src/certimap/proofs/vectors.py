@@ -27,9 +27,7 @@ from certimap.checker.vectors import (
     room_below,
 )
 from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
-from certimap.solvers.elimination.kernels import mixtures
-from certimap.solvers.elimination.kernels.dominance import skyband
-from certimap.solvers.elimination.kernels.mixtures import dominators
+from certimap.solvers.elimination.kernels.dominance import DROPPED, dominators, skyband, unmixed
 
 ROUNDS = 200  # of play for a combination
 FEW = 64  # with at most this many vectors in a set, no combinations are sought
@@ -117,8 +115,8 @@ class VectorRecorder(PlainVectors):
         picked = np.empty((len(order), ROUNDS), np.int32)
         while at[0] < len(ptr) - 1:
             self.budget.look()
-            mixtures.unmixed(values, ptr, ROUNDS, BUDGET, state, places, at, picked)
-        rows = np.flatnonzero(state == mixtures.DROPPED)
+            unmixed(values, ptr, ROUNDS, BUDGET, state, places, at, picked)
+        rows = np.flatnonzero(state == DROPPED)
         if not len(rows):
             return NOTHING, NOTHING, NOTHING, NOTHING
         owner, members, counts = counted(picked[rows])

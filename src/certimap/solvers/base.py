@@ -1,19 +1,18 @@
-"""The solver interface: settings, a first state, and steps; the driver does everything else."""
+"""The solver interface: settings, a first state, and steps; bases that fill in parts, and the least solver."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from certimap.certify.external import own_source
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, own_source
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Label
-from certimap.core.posterior import Capability, Posterior
+from certimap.core.posterior import Capability, Guesses, Posterior
 from certimap.errors import SolverError
 
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
@@ -25,7 +24,7 @@ RELAXATION = own_source("relaxation")  # of bounds from relaxed networks
 class Judging:
     """How the ledger judges the draws of a solver."""
 
-    rule: Literal["sharp", "published"] = "sharp"  # "sharp", or "published" to count draws as in the paper
+    rule: Literal["sharp", "published"] = "sharp"  # "published" counts draws as in the paper
     early_stop: bool = True  # false: continue to the solver's own end even after the certificate is earned
     max_draws: int | None = None  # limit on draws if the user sets none; None: the driver's default
 
@@ -45,19 +44,12 @@ class Solver(ABC):
     A solver has no loop, clock, print or certificate. States are plain data with a flag `done` (further steps
     change nothing), and can be pickled between steps.
 
-    Attributes
-    ----------
-    name
-        Its name in `solver=` and in results.
-    needs
-        The capabilities (see `certimap.core.posterior`) that a posterior must have.
-    family
-        The kind of method; tables and figures group by it.
-    heuristic
-        Whether it proves nothing by itself.
-    is_seeded
-        Whether answers may depend on the seed. False: `init` ignores its generator, and rows that ask the same
-        query share one run.
+    `name`: its name in `solver=` and in results.
+    `needs`: the capabilities (see `certimap.core.posterior`) that a posterior must have.
+    `family`: the kind of method; tables and figures group by it.
+    `heuristic`: whether it proves nothing by itself.
+    `is_seeded`: whether answers may depend on the seed. False: `init` ignores its generator, and rows that ask the
+    same query share one run.
     """
 
     name: ClassVar[str]
@@ -71,99 +63,42 @@ class Solver(ABC):
         return Judging()
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Return why a posterior does not suit, or None.
-
-        Parameters
-        ----------
-        posterior
-            A posterior with all capabilities in `needs`.
-
-        Returns
-        -------
-        str or None
-            A sentence that names an alternative; None if the posterior suits.
-        """
+        """Return why `posterior`, which has all capabilities in `needs`, does not suit, and what does; or None."""
         return None
 
     def posed(self, posterior: Any, rng: np.random.Generator) -> Posterior:
         """Return the posterior that the solver answers about; a different one if it changes the question.
 
-        The ledger and `init` get the returned posterior.
-
-        Parameters
-        ----------
-        posterior
-            A posterior with all capabilities in `needs`.
-        rng
-            For draws that define the question; they never count as evidence.
+        The ledger and `init` get it. `posterior`: has all capabilities in `needs`. `rng`: for draws that define
+        the question; they never count as evidence.
         """
         return posterior
 
     def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:
-        """Convert a point to the user's labels.
-
-        Parameters
-        ----------
-        posterior
-            The posterior from `posed`.
-        point
-            One point of it, shape (n,).
-
-        Returns
-        -------
-        dict
-            Labels by name.
-        """
+        """Return the user's labels by name of `point`, shape (n,), of `posterior`, which `posed` returned."""
         return posterior.domain.decode(point)
 
     def effort(self, state: Any) -> Effort:
-        """Return the cost of a state so far, for the limits on nodes and memory.
+        """Return the cost of `state`, from `init` or `step`, for the limits on nodes and memory.
 
         Once no draws are left, a run ends after 1,000 steps in a row that change neither this effort nor the
         ledger.
-
-        Parameters
-        ----------
-        state
-            A state from `init` or `step`.
-
-        Returns
-        -------
-        Effort
-            Nodes, bytes and work.
         """
         return Effort()
 
     @abstractmethod
     def init(self, posterior: Any, control: Control, rng: np.random.Generator, boxes: Boxes | None = None) -> Any:
-        """Return the first state.
+        """Return the first state for `step`; it has an attribute `done`.
 
-        Parameters
-        ----------
-        posterior
-            A posterior with all capabilities in `needs`.
-        control
-            Limits that a long step must obey; keep it in the state.
-        rng
-            The only source of randomness.
-        boxes
-            One box to search; None means the whole space. The caller gives the same box to the ledger. A solver
-            that cannot start from a box calls `refuse_boxes`.
-
-        Returns
-        -------
-        object
-            A state for `step`; it has an attribute `done`.
+        `posterior`: has all capabilities in `needs`.
+        `control`: limits that a long step must obey; keep it in the state.
+        `rng`: the only source of randomness.
+        `boxes`: one box to search, which the ledger knows too; None: the whole space. A solver that cannot start
+        from a box calls `refuse_boxes`.
         """
 
     def refuse_boxes(self, boxes: Boxes | None) -> None:
-        """Raise SolverError if a box is given: for solvers that search only the whole space.
-
-        Parameters
-        ----------
-        boxes
-            The argument of `init`.
-        """
+        """Raise SolverError if `boxes`, as given to `init`, is a box: for solvers of the whole space only."""
         if boxes is not None:
             raise SolverError(
                 f"solver {self.name!r} answers for the whole space only, and was given a box; 'frontier', "
@@ -172,22 +107,11 @@ class Solver(ABC):
 
     @abstractmethod
     def step(self, state: Any, ledger: Ledger) -> Any:
-        """Do a bounded piece of work (a fraction of a second), report events, return the next state.
+        """Return the next state, maybe the same object, after a bounded piece of work (a fraction of a second).
 
-        Randomness comes only from the generator given to `init`, and no choice may depend on a clock.
-        A step that may take longer polls `should_stop` of the control.
-
-        Parameters
-        ----------
-        state
-            The state from `init` or from the last step.
-        ledger
-            Takes the events.
-
-        Returns
-        -------
-        object
-            The next state, which may be the same object.
+        `state`, `ledger`: from `init` or the last step; and what takes the events. Randomness comes only from the
+        generator given to `init`, and no choice may depend on a clock. A step that may take longer polls
+        `should_stop` of the control.
         """
 
 
@@ -201,3 +125,58 @@ class WholeSpaceSolver(Solver):
     @abstractmethod
     def start(self, posterior: Any, control: Control, rng: np.random.Generator) -> Any:
         """Return the first state; arguments as for `init`."""
+
+
+@dataclass(frozen=True)
+class OneStepState:
+    """The state of a heuristic that has its answer after one step."""
+
+    posterior: Any
+    done: bool = False
+
+
+class Heuristic(WholeSpaceSolver):
+    """The base of solvers that propose points without proof."""
+
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+
+class LabelHeuristic(Heuristic):
+    """The base of heuristics that change labels one by one."""
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse real variables and counts."""
+        if posterior.domain.is_discrete:
+            return None
+        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
+
+
+class OneStep(Heuristic):
+    """The base of heuristics that end after one step."""
+
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OneStepState:
+        return OneStepState(posterior)
+
+
+class OnePoint(OneStep):
+    """The base of heuristics that report one point; subclasses define `point`."""
+
+    @abstractmethod
+    def point(self, posterior: Any) -> Points:
+        """Return the answer, shape (1, n)."""
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        ledger.candidates(self.point(state.posterior))
+        return replace(state, done=True)
+
+
+@dataclass(frozen=True)
+class Guess(OnePoint):
+    """Report the posterior's one guess; `auto` chooses this if a time limit cut conditioning short."""
+
+    name: ClassVar[str] = "guess"
+    needs: ClassVar[tuple[Capability, ...]] = (Guesses,)
+
+    def point(self, posterior: Guesses) -> Points:
+        return posterior.guess()

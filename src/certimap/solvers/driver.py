@@ -1,31 +1,34 @@
-"""The main loop of all solvers: budgets, progress, history, interruption and the result."""
+"""The main loop of all solvers: warm starts, limits, Ctrl-C, history and the result."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from certimap.certify import bounds
-from certimap.certify.certificate import issue, pareto_front
-from certimap.certify.external import own_source
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, issue, own_source, pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.core.arguments import seed_checked
+from certimap.core.arguments import is_mapping, is_sequence, seed_checked
+from certimap.core.box import Points
 from certimap.core.control import Control, TimeUp, controlled_by
+from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Effort, Solver
-from certimap.solvers.interrupts import interruptible
 from certimap.solvers.record import History, draft, located_by, ties_of, unproved
 from certimap.solvers.registry import resolve
 from certimap.solvers.request import Request
-from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
 CEILING = own_source("ceiling")  # the bound from a posterior's facts, if a run ended before it had a bound
@@ -33,6 +36,8 @@ POSING = 2  # the random stream for `Solver.posed`
 _UNUSED = np.random.default_rng(0)  # for solvers without a seed; making one takes longer than some steps
 MAX_IDLE_STEPS = 1000  # steps without draws left or progress, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
+_c: Any = import_module("_signal")  # the functions that `signal` wraps, ten times as fast
+_interrupts: list[int] = []  # every Ctrl-C that `interruptible` caught, per process
 
 
 def run(
@@ -45,15 +50,14 @@ def run(
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
-    `posterior`: the distribution of the query variables.
-    `request`: the requested certificate, the solver and the limits.
+    `posterior`, `request`: the distribution of the query variables; certificate, solver and limits.
     `control`: limits that started earlier, so that conditioning time counts. None: start the request's budget now.
     `seed`: the solver's seed; the result records it.
     `progress`: whether to show a progress line; None: only on a terminal. A function gets each `HistoryEntry`.
 
     If a proof is requested, the result's `proof` holds the run's part of it; `certimap.proofs.finished` adds the
-    model and the query. Raises SolverError when the solver cannot run on the posterior; the message names one that
-    can. Raises ImpossibleEvidence where the run proved that every assignment has probability 0.
+    model and the query. Raises SolverError, which names another solver, when this one cannot run on the posterior,
+    and ImpossibleEvidence where the run proved that every assignment has probability 0.
     """
     started = time.perf_counter()
     chosen, external, proof_bytes = resolve(request.solver, posterior), request.upper_bound, request.proof_bytes
@@ -159,8 +163,12 @@ def assemble(
 
 
 def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
-    """Step until the run ends; return why it ended."""
-    idle = _IdleSteps()
+    """Step until the run ends; return why it ended.
+
+    Once no draws are left, steps without any change (points, masses, bounds, nodes, memory, work) are counted: a
+    solver that needs draws and never sets `done` would step forever.
+    """
+    n_idle, seen = 0, None
     while True:
         if state.done:
             return _ending(solver, ledger)
@@ -169,30 +177,13 @@ def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> St
         history.record(effort.n_nodes)
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        limit = _limit_reached(effort, ledger) or idle.judge(effort, ledger)
+        limit = _limit_reached(effort, ledger)
+        if limit is None and ledger.remaining_draws == 0:
+            before, seen = seen, (ledger.progress, effort)
+            n_idle = n_idle + 1 if seen == before else 0
+            limit = Status.SAMPLE_LIMIT if n_idle >= MAX_IDLE_STEPS else None
         if limit is not None and not state.done:
             return limit
-
-
-class _IdleSteps:
-    """Counts consecutive steps without progress after the draws are used up.
-
-    Otherwise a solver that needs draws and never sets `done` would step forever. Any change (known points, masses
-    and bounds, nodes, memory, work) resets the count.
-    """
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._seen: object = None
-
-    def judge(self, effort: Effort, ledger: Ledger) -> Status | None:
-        """Return the final status after too many idle steps in a row, else None."""
-        if ledger.remaining_draws != 0:
-            return None
-        found = (ledger.progress, effort)
-        self._n = self._n + 1 if found == self._seen else 0
-        self._seen = found
-        return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
 
 
 def _ending(solver: Solver, ledger: Ledger) -> Status:
@@ -289,9 +280,7 @@ def _result(
         history=history.entries,
         ties=ties_of(ledger, solver),
         located=located_by(ledger),
-        top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
-        if listed
-        else None,
+        top=[(label, v + to_conditional) for label, (v, _) in zip(labels, best, strict=True)] if listed else None,
         min_entropy_bits=bounds.min_entropy_bits(upper, best[0][0]) if facts.has_masses else None,
         draws_needed=bounds.draws_between(upper, best[0][0], ledger.epsilon, ledger.delta)
         if facts.has_masses and ledger.delta > 0.0
@@ -307,3 +296,93 @@ def _settled(status: Status, certificate: Certificate) -> Status:
     if certificate.kind is not CertificateKind.NONE:
         return status if status is Status.INTERRUPTED else Status.CERTIFIED
     return Status.EXHAUSTED if status is Status.CERTIFIED else status
+
+
+@contextmanager
+def interruptible(control: Control) -> Generator[list[int]]:
+    """Let the first Ctrl-C end the run with its best answer; a second one is raised. Yields the signals so far."""
+    received: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = _c.getsignal(signal.SIGINT) if is_main else None
+    if previous is not signal.default_int_handler:
+        yield received  # a user's own handler stays installed
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        _interrupts.append(signum)
+        control.interrupted = True
+        if len(received) > 1 or not control.busy:
+            raise KeyboardInterrupt
+
+    _c.signal(signal.SIGINT, handle)
+    try:
+        yield received
+    finally:
+        _c.signal(signal.SIGINT, previous)
+
+
+def n_interrupts() -> int:
+    """Return how many Ctrl-C the runs of this process have caught, even where a run had its proof by then."""
+    return len(_interrupts)
+
+
+def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
+    """Give a warm start to the ledger; probabilities are recomputed, and nothing counts as a draw.
+
+    `warm_start`: the name of a solver that finishes by itself (such as "argmax_product"), or a solver object; an
+    assignment of labels by name; a data frame of labels, one assignment per row; an array of state positions,
+    shape (batch, n) or (n,); or a list of any of these. Raises QueryError for names or labels that are unknown,
+    missing or misspelt, SolverError for anything else.
+    """
+    if isinstance(warm_start, str | Solver):
+        _run_heuristic(warm_start, posterior, ledger, rng)
+        return
+    numbers = int | float | np.integer | np.floating
+    if is_sequence(warm_start) and not (len(warm_start) > 0 and all(isinstance(x, numbers) for x in warm_start)):
+        for item in warm_start:
+            apply_warm_start(item, posterior, ledger, rng)
+        return
+    ledger.candidates(as_points(warm_start, posterior.domain))
+
+
+def as_points(given: Any, domain: Domain) -> Points:
+    """Convert an assignment, a frame of assignments or an array of positions to points, shape (batch, n)."""
+    if is_mapping(given):
+        return domain.encode(dict(given))[None, :]
+    if hasattr(given, "to_dict"):
+        rows: list[dict[str, Any]] = given.to_dict("records") if hasattr(given, "columns") else [given.to_dict()]
+        return np.array([domain.encode(row) for row in rows], domain.point_dtype).reshape(len(rows), len(domain))
+    try:
+        points = np.atleast_2d(np.asarray(given, np.float64))
+    except (TypeError, ValueError):
+        raise SolverError(
+            f"a warm start is a {type(given).__name__}; expected an assignment of labels by name, a data frame of "
+            "them, an array of state positions, a list of these, or the name of a heuristic"
+        ) from None
+    if points.ndim != 2 or points.shape[1] != len(domain):
+        raise SolverError(f"a warm start has shape {points.shape}; expected (batch, {len(domain)})")
+    for i, variable in enumerate(domain):
+        column = points[:, i]
+        if isinstance(variable, Categorical):
+            bad = (column != np.floor(column)) | (column < 0) | (column >= variable.n_states)
+            accepted = f"a position from 0 to {variable.n_states - 1}"
+        else:
+            bad = ~((column >= variable.low) & (column <= variable.high))
+            accepted = f"a number in [{variable.low}, {variable.high}]"
+        if np.any(bad):
+            raise SolverError(
+                f"a warm start gives {column[bad][0]:g} to variable {variable.name!r}; expected {accepted}"
+            )
+    return points.astype(domain.point_dtype)
+
+
+def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
+    from certimap.solvers.registry import heuristics, resolve
+
+    solver = resolve(chosen, posterior)
+    if Draws in solver.needs and not solver.heuristic:
+        raise SolverError(f"solver {solver.name!r} draws, and a warm start may not; {', '.join(heuristics())} may")
+    state = solver.init(posterior, ledger.control, rng)
+    while not (state.done or ledger.control.should_stop):
+        state = solver.step(state, ledger)

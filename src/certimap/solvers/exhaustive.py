@@ -47,7 +47,6 @@ class Exhaustive(Solver):
     """
 
     max_states: int = 2**22
-
     name: ClassVar[str] = "exhaustive"
     family: ClassVar[Family] = "enumeration"
     is_seeded: ClassVar[bool] = False

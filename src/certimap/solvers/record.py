@@ -22,6 +22,9 @@ from certimap.solvers.base import Solver
 
 MAX_ENTRIES = 512
 SHOW_AFTER_SECONDS = 0.5
+MAX_PEAKS = 64  # points of the answer's height that are compared
+N_BETWEEN = 15  # places between two points where a dip is tested
+DIP = 100.0  # tolerances by which the density must dip between two peaks
 
 
 def is_on_terminal() -> bool:
@@ -165,11 +168,6 @@ def _refusal(certificate: Certificate) -> str | None:
 def unproved(reason: str) -> Proof:
     """Return a placeholder proof that holds the reason why there is none."""
     return Proof({"method": "none", "no_proof": reason}, {})
-
-
-MAX_PEAKS = 64  # points of the answer's height that are compared
-N_BETWEEN = 15  # places between two points where a dip is tested
-DIP = 100.0  # tolerances by which the density must dip between two peaks
 
 
 def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:

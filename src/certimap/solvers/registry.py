@@ -31,6 +31,15 @@ from certimap.solvers.base import Family, Solver
 if TYPE_CHECKING:
     from certimap.conversions.choose import Choice
 
+_PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
+ENTRY_POINTS = "certimap.solvers"  # the entry point group for solvers of installed packages
+PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # tried by `auto` in this order
+SMALL_SPACE = 2**16
+SMALL_WORK = 100_000_000
+OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
+DEAR_TREE = 2.0**14  # tree entries from which the network's own tables are searched too
+RELAXED_WORK = 1e9  # limit on listing if only a relaxation bounds boxes, because a search might never close
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -44,7 +53,6 @@ class Entry:
         return at(self.solver) if isinstance(self.solver, str) else self.solver
 
 
-_PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
 _SOLVERS: dict[str, Entry] = {
     name: Entry(f"certimap.solvers.{place}", settings)
     for name, place, settings in (
@@ -55,17 +63,17 @@ _SOLVERS: dict[str, Entry] = {
         ("beam", "baselines.decoding:BeamSearch", {}),
         ("hill_climb", "baselines.local_search:HillClimb", {}),
         ("mcmc", "baselines.local_search:AnnealedGibbs", {}),
-        ("mcts", "baselines.mcts:TreeSearch", {}),
+        ("mcts", "baselines.local_search:TreeSearch", {}),
         ("itself", "baselines.itself:Itself", {}),
-        ("guess", "guess:Guess", {}),
-        ("pac", "sampling.pac:Pac", {}),
-        ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
+        ("guess", "base:Guess", {}),
+        ("pac", "sampling:Pac", {}),
+        ("smooth_pac", "sampling:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.
         ("paper_max_product", "baselines.decoding:PaperMaxProduct", {}),
-        ("paper_pac", "sampling.pac:Pac", _PAPER),
-        ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
-        ("budget", "sampling.pac:FixedBudget", {}),
-        ("uniform_exploration", "sampling.pac:UniformExploration", {}),
+        ("paper_pac", "sampling:Pac", _PAPER),
+        ("paper", "sampling:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
+        ("budget", "sampling:FixedBudget", {}),
+        ("uniform_exploration", "sampling:UniformExploration", {}),
         ("cells", "baselines.cells:Cells", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
         ("doo", "box_search.optimistic:Doo", {}),
@@ -85,13 +93,6 @@ _SOLVERS: dict[str, Entry] = {
         ("toulbar2", "networks.toulbar2:Toulbar2", {}),
     )
 }
-ENTRY_POINTS = "certimap.solvers"  # the entry point group for solvers of installed packages
-PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # tried by `auto` in this order
-SMALL_SPACE = 2**16
-SMALL_WORK = 100_000_000
-OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
-DEAR_TREE = 2.0**14  # tree entries from which the network's own tables are searched too
-RELAXED_WORK = 1e9  # limit on listing if only a relaxation bounds boxes, because a search might never close
 
 
 def names() -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, Unpack
 
-from certimap.certify.checks import check_settings
-from certimap.certify.external import ExternalBound
+from certimap.certify.findings import check_settings
+from certimap.certify.ledger import ExternalBound
 from certimap.core.arguments import check_number, check_whole, shown
 from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
@@ -35,10 +35,7 @@ class QuerySettings(TypedDict, total=False):
 
 
 class Settings(QuerySettings, total=False):
-    """The arguments of `Request.of`.
-
-    `options` holds the settings of a solver given by name; `proof_bytes` is the largest size of a proof.
-    """
+    """The arguments of `Request.of`; `options`: settings of a solver given by name."""
 
     options: Mapping[str, Any]
     proof_bytes: int | None
@@ -48,12 +45,9 @@ class Settings(QuerySettings, total=False):
 class Budget:
     """Limits of one answer, counted from the call; None means no limit."""
 
-    # seconds. It is checked between steps; a step itself never looks at the clock, so that a seed replays.
-    time_limit: float | None = None
-    # max_samples, max_nodes: draws and search nodes. Without `max_samples` and `time_limit` a run makes at most 10
-    # million draws.
-    max_samples: int | None = None
-    max_nodes: int | None = None
+    time_limit: float | None = None  # seconds; a step itself never looks at the clock, so that a seed replays
+    max_samples: int | None = None  # draws; 10 million where neither this nor a time limit is given
+    max_nodes: int | None = None  # search nodes
     max_memory: int | None = None  # bytes that conditioning, solver and ledger may hold, not counting the model
 
     def __post_init__(self) -> None:
@@ -72,31 +66,22 @@ class Request:
     """How a query is to be answered, whatever the query."""
 
     solver: Solver | Literal["auto"] = "auto"  # a solver object, or "auto", which picks one for the posterior
-    # epsilon, delta: the requested certificate: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta.
-    # 0 and 0 request a proof of exactness.
-    epsilon: float = 0.01
+    epsilon: float = 0.01  # requested: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta
     delta: float = 0.01
     tolerance: float = 1e-9  # the relative error that still counts as exact
     top_k: int | None = None  # how many of the most probable assignments the result lists; None: only the answer
-    warm_start: Any = None  # see `certimap.solvers.warm_start.apply_warm_start`
+    warm_start: Any = None  # see `certimap.solvers.driver.apply_warm_start`
     upper_bound: ExternalBound | None = None  # an upper bound that another program proved, or None
     proof_bytes: int | None = None  # the largest size of a proof in bytes; None: no proof
-    # budget, limits: limits of each answer, and of conditioning
-    budget: Budget = field(default_factory=Budget)
-    limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=Budget)  # limits of each answer
+    limits: Limits = field(default_factory=Limits)  # of conditioning
 
     def __post_init__(self) -> None:
         check_settings(self.epsilon, self.delta, self.n_answers, "sharp", self.tolerance)
 
     @classmethod
     def of(cls, **given: Unpack[Settings]) -> Request:
-        """Make a request from a user's names, options and numbers.
-
-        Raises
-        ------
-        SolverError
-            For an unknown solver or option, and for a setting out of range, which the message names.
-        """
+        """Make a request from a user's names, options and numbers; raise SolverError for any that is not valid."""
         workers, max_edges, device = given.get("workers"), given.get("max_edges"), given.get("device")
         if workers is not None:
             accepted = "a positive number of threads, or None for every core"
@@ -105,20 +90,15 @@ class Request:
             max_edges = check_whole("max_edges", max_edges, "a whole number not below 0, or None for no limit")
         if device is not None and not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SolverError(f"device is {shown(device)}; expected 'cpu', 'cuda', 'cuda:N' or None")
-        default = cls()
+        alike = ("epsilon", "delta", "tolerance", "top_k", "warm_start", "proof_bytes")
+        values: Any = given
+        limits = (values.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory"))
         return cls(
             solver=made(given.get("solver", "auto"), given.get("options")),
-            epsilon=given.get("epsilon", default.epsilon),
-            delta=given.get("delta", default.delta),
-            tolerance=given.get("tolerance", default.tolerance),
-            top_k=given.get("top_k"),
-            warm_start=given.get("warm_start"),
             upper_bound=ExternalBound.read(given.get("upper_bound")),
-            proof_bytes=given.get("proof_bytes"),
-            budget=Budget(
-                given.get("time_limit"), given.get("max_samples"), given.get("max_nodes"), given.get("max_memory")
-            ),
+            budget=Budget(*limits),
             limits=Limits(max_edges, workers, device=device),
+            **{name: values[name] for name in alike if name in values},
         )
 
     @property

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.certify.external import ExternalBound
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import ExternalBound, Ledger
 from certimap.core.posterior import Facts
 from certimap.errors import SolverError
 from certimap.testing import TablePosterior, random_circuit

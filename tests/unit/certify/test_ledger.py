@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.certify.certificate import issue, pareto_front
-from certimap.certify.external import Source, own_source
 from certimap.certify.findings import Books
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, Source, issue, own_source, pareto_front
 from certimap.core.posterior import Facts, LogInterval
 from certimap.core.result import CertificateKind, Rule
 from certimap.testing import TablePosterior

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certimap.certify.certificate import issue, pareto_front
-from certimap.certify.external import own_source
 from certimap.certify.findings import Books
-from certimap.certify.ledger import Ledger, is_partition
+from certimap.certify.ledger import Ledger, is_partition, issue, own_source, pareto_front
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain, Real

@@ -10,10 +10,9 @@ import pytest
 
 import certimap as cm
 from certimap.certify import bounds
-from certimap.certify.certificate import issue
 from certimap.certify.draw_record import DrawRecord
 from certimap.certify.evaluated import Evaluated, Ranking
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, issue
 from certimap.core.control import Control
 from certimap.core.result import CertificateKind
 from certimap.testing import TablePosterior
@@ -184,13 +183,13 @@ def test_draws_needed_are_those_that_are_recorded_one_by_one(log_p, published, b
     for group in before:
         draws.add(*group)
         again.add(*group)
-    found = draws.needed(4.6, log_p, 0.0, log_r, -8.0)
+    found = draws.needed(4.6, log_p, 0.0, log_r, -8.0, None)
     assert max(found, 0) == counted(again, 4.6, log_p, log_r, -8.0)
 
 
 def test_draws_that_are_no_evidence_are_never_enough():
     draws = record(is_evidence=False)
-    assert draws.needed(1.0, -1.0, 0.0, 0.0, -math.inf) == math.inf
+    assert draws.needed(1.0, -1.0, 0.0, 0.0, -math.inf, None) == math.inf
     draws.add(0.0, -math.inf, 1000)
     assert draws.evidence(-1.0, 0.0) == draws.evidence(-1.0, 0.0, -0.5) == 0.0
 

@@ -21,8 +21,7 @@ def near_tie(gap):
 def test_exact_means_within_the_tolerance(gap, tolerance, is_exact):
     posterior = near_tie(gap)
     bound = float(np.log(posterior.probs.max()))
-    from certimap.certify.certificate import issue
-    from certimap.certify.ledger import Ledger
+    from certimap.certify.ledger import Ledger, issue
 
     ledger = Ledger(posterior, epsilon=0.0, tolerance=tolerance)
     ledger.candidates(posterior.points[:1])

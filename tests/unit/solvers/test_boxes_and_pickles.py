@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.certify.certificate import issue
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, issue
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.result import CertificateKind

@@ -19,8 +19,7 @@ from certimap.solvers import registry
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.driver import MAX_IDLE_STEPS
 from certimap.solvers.exhaustive import Exhaustive, listed
-from certimap.solvers.sampling.pac import DrawStream, Pac
-from certimap.solvers.sampling.smooth_pac import SmoothPac, ball, ball_size
+from certimap.solvers.sampling import DrawStream, Pac, SmoothPac, ball, ball_size
 from certimap.testing import TablePosterior, random_table
 
 

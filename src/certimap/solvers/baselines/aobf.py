@@ -26,6 +26,8 @@ from certimap.solvers.networks.and_or import (
 
 NODE_BYTES = 1200
 SHARE_OF_MEMORY = 0.5
+LOOKAHEAD = 4  # nodes of a dive that is cut short
+LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
 
 
 @dataclass(eq=False)
@@ -163,10 +165,6 @@ def _states_below(node: Node) -> Iterable[tuple[int, int]]:
         stack.extend(one.children[one.known])
 
 
-LOOKAHEAD = 4  # nodes of a dive that is cut short
-LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
-
-
 @dataclass(eq=False)
 class BestFirstState(AndOrState):
     """The graph, None once it has outgrown its memory; `stride` and `until_dive` time whole dives."""
@@ -197,7 +195,6 @@ class AndOrBestFirst(AndOrSolver):
     """
 
     dives: bool = False
-
     name: ClassVar[str] = "aobf"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> BestFirstState:

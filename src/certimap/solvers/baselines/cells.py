@@ -26,6 +26,7 @@ TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost ce
 N_HALVINGS = 60
 N_DOUBLINGS = 1100  # bound on loops; from the smallest float to the largest takes 2,098
 N_DRAWS = 64  # to locate a variable; they are not evidence
+MIN_ROWS = 4  # draws in a leaf of a tree
 
 
 class Interval(NamedTuple):
@@ -143,9 +144,6 @@ def domain_of_cells(domain: Domain, edges: Sequence[Floats]) -> tuple[Domain, li
         variables[i] = Categorical(domain.names[i], tuple(Interval(*pair) for pair in pairs))
         found[i] = ends
     return Domain(variables), found
-
-
-MIN_ROWS = 4  # draws in a leaf of a tree
 
 
 class BoxMasses:
@@ -290,7 +288,6 @@ class Cells(WholeSpaceSolver):
     radius: float | None = None
     n_draws: int = 4096
     by: str | Solver = "auto"
-
     name: ClassVar[str] = "cells"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     family: ClassVar[Family] = "search"

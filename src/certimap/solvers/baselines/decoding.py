@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.certify.external import own_source
-from certimap.certify.ledger import Ledger
+from certimap.certify.ledger import Ledger, own_source
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes, Points
@@ -16,10 +15,12 @@ from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
 from certimap.core.probing import log_bounds
 from certimap.errors import SolverError
-from certimap.solvers.guess import LabelHeuristic, OnePoint, OneStep, OneStepState
+from certimap.solvers.base import LabelHeuristic, OnePoint, OneStep, OneStepState
 
 if TYPE_CHECKING:
     from certimap.circuits.walks import Propagation
+
+MAXIMA = own_source("max_product")
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,6 @@ def modes_of(posterior: Masses) -> Points:
     log_mass = posterior.log_mass_each(Boxes.full(domain))[0]
     point = [np.argmax(own) for own in np.split(log_mass, domain.offsets[1:-1])]
     return np.array(point, domain.point_dtype)[None, :]
-
-
-MAXIMA = own_source("max_product")
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,6 @@ class BeamSearch(OneStep):
     """
 
     width: int = 8
-
     name: ClassVar[str] = "beam"
     needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
 
@@ -162,7 +159,6 @@ class HybridBeliefPropagation(LabelHeuristic):
     iterations: int = 5
     damping: float = 0.0
     min_change: float = 1e-6
-
     name: ClassVar[str] = "hybrid_bp"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
 

@@ -16,8 +16,7 @@ from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
-from certimap.solvers.base import Effort
-from certimap.solvers.guess import Heuristic
+from certimap.solvers.base import Effort, Heuristic
 from certimap.solvers.networks.and_or import check_settings
 
 DAMPING = 0.3  # share of the old message that is kept
@@ -122,7 +121,6 @@ class JoinGraphPropagation(Heuristic):
 
     i_bound: int = 10
     iterations: int = 10
-
     name: ClassVar[str] = "ijgp"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
 

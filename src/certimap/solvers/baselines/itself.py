@@ -23,12 +23,12 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Posterior
 from certimap.core.query import Query
 from certimap.errors import SolverError, TooLarge
-from certimap.solvers.base import Effort
-from certimap.solvers.guess import LabelHeuristic
+from certimap.solvers.base import Effort, LabelHeuristic
 
 Tensor = Any
 SMALL, LARGE = 17, 294  # numbers of variables at which the published network sizes change
 MAX_KEPT = 16  # trained networks per model
+_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
@@ -144,9 +144,6 @@ def _fixed(query: Query) -> Any:
     return tuple(sorted(query.values.items())), tuple(sorted(query.intervals.items()))
 
 
-_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-
-
 def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
     """Return the network trained for the same model, variables and settings, or None."""
     return None if posterior.origin is None else _KEPT.get(posterior.origin[0], {}).get(key)
@@ -210,7 +207,6 @@ class Itself(LabelHeuristic):
     refine_rate: float = 1e-3
     device: str = "cpu"
     train_seed: int = 0
-
     name: ClassVar[str] = "itself"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
 

@@ -21,6 +21,10 @@ from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, OpenRow
 
 N_STARTS = 4
 SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit
+EXACT_FACTOR = 1e-10  # nats: initial gap within which a tightened bound counts as exact
+TIGHTEN_WORK = 400_000_000  # edge visits before the first search; at least the work of 100 boxes
+APART = 1.0 / 64.0  # of `width`: if all open boxes are this short but their hull is not, they hold several modes
+HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a small share of work
 
 
 def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
@@ -72,12 +76,6 @@ def fill_up(state: FrontierState, ledger: Ledger) -> None:
             return
         points: Points = state.rng.integers(domain.n_states, size=(4 * ledger.top_k, len(domain)))
         ledger.candidates(points)
-
-
-EXACT_FACTOR = 1e-10  # nats: initial gap within which a tightened bound counts as exact
-TIGHTEN_WORK = 400_000_000  # edge visits before the first search; at least the work of 100 boxes
-APART = 1.0 / 64.0  # of `width`: if all open boxes are this short but their hull is not, they hold several modes
-HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a small share of work
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,6 @@ class Frontier(Solver):
     incumbent: bool = True
     width: float | None = None
     pace: Pace = field(default_factory=Pace)
-
     name: ClassVar[str] = "frontier"
     needs: ClassVar[tuple[Capability, ...]] = (Probes | Bounds,)
     family: ClassVar[Family] = "search"

@@ -15,6 +15,8 @@ from certimap.core.logs import log_sum
 from certimap.core.posterior import Prober
 from certimap.kernels.branching import interval_score
 
+MAX_HINTS = 4  # hints per generation
+
 
 class OpenRows(NamedTuple):
     """Boxes to open, with natural-log bounds and masses, and depths."""
@@ -146,9 +148,6 @@ class OpenBoxes:
         for array in self._arrays():
             array[gaps] = array[movers]
         self.n = left
-
-
-MAX_HINTS = 4  # hints per generation
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
 REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
 LN2 = math.log(2.0)
 FARTHEST = 1e300  # of a first cut from 0
+STEP_CELLS = 64  # cells cut in one step, at least
 
 
 class CellTree:
@@ -158,9 +159,6 @@ class CellTree:
         self.n += batch
 
 
-STEP_CELLS = 64  # cells cut in one step, at least
-
-
 @dataclass(eq=False)
 class OptimisticState:
     """The tree, and the method's own records."""
@@ -266,7 +264,6 @@ class Doo(Optimistic):
     """
 
     lipschitz: float | None = None
-
     name: ClassVar[str] = "doo"
 
     def __post_init__(self) -> None:
@@ -311,7 +308,6 @@ class Soo(Optimistic):
     """
 
     max_cuts: int = 20_000
-
     name: ClassVar[str] = "soo"
 
     def __post_init__(self) -> None:
@@ -361,7 +357,6 @@ class Hoo(Optimistic):
     plays: int = 20_000
     spread: float = 1.0
     falloff: float | None = None
-
     name: ClassVar[str] = "hoo"
 
     def __post_init__(self) -> None:

@@ -13,9 +13,9 @@ from certimap.core.control import Control
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import SAFE
 from certimap.kernels.wide import ZERO, WideArrays, extent
-from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
-from certimap.solvers.elimination.kernels.dominance import skyband
+from certimap.solvers.elimination.kernels.dominance import DROPPED, skyband, unmixed
+from certimap.solvers.elimination.kernels.vector_sets import Shape
 from certimap.trees.wide import Wide
 
 NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
@@ -160,8 +160,8 @@ class VectorSet:
         work, picked = 0, np.empty((0, ROUNDS), np.int32)
         while at[0] < len(self.ptr) - 1 and work < MOST_MIXING:
             control.check("comparing vectors with mixtures of others")
-            work += mixtures.unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at, picked)
-        alive = state != mixtures.DROPPED
+            work += unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at, picked)
+        alive = state != DROPPED
         return self.keep(alive), alive, work
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
@@ -285,9 +285,6 @@ def product(
         np.minimum(values, LARGEST, out=values)
     is_whole = left.is_whole and right.is_whole and given.is_flat and frame.is_flat
     return VectorSet(values, ptr, relaxed, frame, pointers, None, is_whole), scores, total_work
-
-
-Shape = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)

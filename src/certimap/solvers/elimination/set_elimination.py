@@ -23,6 +23,13 @@ from certimap.solvers.elimination.one_pass import Outcome, SetPass
 from certimap.trees.wide import Wide
 
 BATCH = 64
+UNIT = 2.0**-53
+START_WORK = 200_000_000
+DRAW_ROWS = 1024
+HOPELESS_WORK = 1e13
+ROWS_PER_ANSWER = 4  # least set limit per answer beyond the first
+FEW_POINTS = 4096  # boxes up to this size are enumerated if the threshold was raised
+STEP_WORK = 20_000_000
 
 
 @dataclass(eq=False)
@@ -114,14 +121,6 @@ def _changed(point: Points, variables: Ints, each: Floats, posterior: Regions) -
     for v in variables:
         out[v] = int(np.argmax(each[offsets[v] : offsets[v + 1]]))
     return out
-
-
-UNIT = 2.0**-53
-START_WORK = 200_000_000
-DRAW_ROWS = 1024
-HOPELESS_WORK = 1e13
-ROWS_PER_ANSWER = 4  # least set limit per answer beyond the first
-FEW_POINTS = 4096  # boxes up to this size are enumerated if the threshold was raised
 
 
 @dataclass(eq=False)
@@ -433,9 +432,6 @@ def _log_difference(log_larger: float, log_smaller: float) -> float:
     if log_smaller >= log_larger:
         return -math.inf
     return log_larger + math.log(-math.expm1(log_smaller - log_larger))
-
-
-STEP_WORK = 20_000_000
 
 
 @dataclass(frozen=True)

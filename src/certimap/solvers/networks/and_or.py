@@ -27,6 +27,9 @@ TEMPERATURES = (0.1, 0.01)
 MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
 # entries of the largest table, where variables have so many states that the i-bound allows more
 TABLE_ENTRIES = 2.0**16
+STEP_NODES, STEP_WORK = 500, 2.0**27  # nodes of a step, and table entries after which it ends before
+NODE_WORK = 2.0**15  # table entries that take as long as a node does beside its sums
+CACHE_ENTRIES = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +272,6 @@ class AndOrSolver(WholeSpaceSolver):
 
     i_bound: int = 10
     iterations: int = 10
-
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"
 
@@ -295,11 +297,6 @@ class AndOrSolver(WholeSpaceSolver):
         if ledger.best_log_prob > before:
             ledger.candidates(posterior.prober().climb(start))
         return space
-
-
-STEP_NODES, STEP_WORK = 500, 2.0**27  # nodes of a step, and table entries after which it ends before
-NODE_WORK = 2.0**15  # table entries that take as long as a node does beside its sums
-CACHE_ENTRIES = 2_000_000
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,6 @@ class FullWidth(WholeSpaceSolver):
     """
 
     tuning: Tuning = field(default_factory=Tuning)
-
     name: ClassVar[str] = "full_width"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"

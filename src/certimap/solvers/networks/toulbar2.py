@@ -22,8 +22,7 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
-from certimap.solvers.base import Family, WholeSpaceSolver
-from certimap.solvers.guess import OneStepState
+from certimap.solvers.base import Family, OneStepState, WholeSpaceSolver
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
@@ -48,7 +47,6 @@ class Toulbar2(WholeSpaceSolver):
 
     seconds: float = 60.0
     memory: int | None = None
-
     name: ClassVar[str] = "toulbar2"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"

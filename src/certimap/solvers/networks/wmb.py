@@ -45,16 +45,15 @@ class WeightedMiniBuckets(WholeSpaceSolver):
     Copies of nuisance variables get weights that add up to 1 (Hoelder's inequality), copies of query variables are
     maximised; each iteration is a quasi-Newton step on cost shifts and weights, whose bound is convex. The best
     bound stands as a proof; the assignment is read off the relaxation state by state. With an i-bound of at least
-    the width nothing is split and the answer is exact. Where the time left is too short for steps at an i-bound,
-    a relaxation of a smaller one gets it.
+    the width nothing is split and the answer is exact. Where the time left is too short for steps at an i-bound, a
+    relaxation of a smaller one gets it.
 
     `bucket_elimination` is this method with `i_bound=None`: nothing is split, one pass is exact, and a query whose
     tables exceed the memory is refused before memory is taken. Only the best assignment is found, not the k best.
 
     Sources: Dechter (1999), 'Bucket elimination: a unifying framework for reasoning'; Dechter and Rish (2003); Liu
     and Ihler (2011), 'Bounding the partition function using Hoelder's inequality'; Ping, Liu and Ihler (2015) for
-    marginal MAP. Cost: about three passes over all tables per
-    iteration.
+    marginal MAP. Cost: about three passes over all tables per iteration.
 
     `i_bound`: the most variables in a message: tables have at most one more, apart from those of the model itself.
     None splits nothing. `iterations`: quasi-Newton steps; 0 takes the plain mini-bucket bound. `bits`: log base 2
@@ -65,7 +64,6 @@ class WeightedMiniBuckets(WholeSpaceSolver):
     i_bound: int | None = 10
     iterations: int = 10
     bits: float = math.inf
-
     name: ClassVar[str] = "wmb"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "elimination"

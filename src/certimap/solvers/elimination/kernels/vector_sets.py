@@ -1,8 +1,8 @@
 """Sets of nonnegative vectors: frames, linear bounds, products, elimination of a variable, merging.
 
-A set is a matrix of rows with pointers: rows `ptr[c]:ptr[c + 1]` belong to context c, a configuration of
-the queried variables that the rows' region shares with the rest of the tree. Rows of different contexts
-are never combined, other than in products.
+Rows `ptr[c]:ptr[c + 1]` belong to context c, a configuration of the queried variables that the rows' region shares
+with the rest of the tree. Rows of different contexts are never combined, other than in products. A region's shape
+is (shared_query, shared_hidden, rest_query, rest_hidden, own states), and its table is flat in that order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from certimap.kernels.jit import jit
 from certimap.kernels.wide import ZERO, WideArrays, larger, normal, plus, shifted, times
 from certimap.solvers.elimination.kernels.dominance import BLOCK, block_maxima, spatial_order
 
+Shape = tuple[int, int, int, int, int]
 STEP = 256  # exponents of frames are multiples of this
 
 
@@ -67,13 +68,10 @@ def reduce(matrix: WideArrays, context: Ints, hidden: Ints, out: WideArrays) -> 
 
 
 @jit()
-def project(
-    matrix: WideArrays, table: WideArrays, shape: tuple[int, int, int, int, int], is_query: bool, out: WideArrays
-) -> None:
+def project(matrix: WideArrays, table: WideArrays, shape: Shape, is_query: bool, out: WideArrays) -> None:
     """Map a functional on a region's separator down to its joint space, through its table.
 
-    `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
-    order; its exponents may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
+    The table's exponents may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
     has_exponents = len(table.exponent) > 0
@@ -103,10 +101,10 @@ def project(
 
 @jit()
 def scaled(matrix: WideArrays, offsets: Ints, bound: Floats, out: Floats) -> int:
-    """Write doubles out = matrix 2^(offsets - top), the largest in [1/2, 1); return the exponent top.
+    """Write doubles out = matrix 2^(offsets - top), the largest in [1/2, 1); return top, `ZERO` if all are 0.
 
     `offsets` may be empty (all 0). Results below 2^-1074 become 0, and so do entries for which `bound`, a bound on
-    the vectors, is 0. If all are 0, top is `ZERO`.
+    the vectors, is 0.
     """
     has_offsets = offsets.size > 0
     top = ZERO
@@ -128,9 +126,8 @@ def scaled(matrix: WideArrays, offsets: Ints, bound: Floats, out: Floats) -> int
 
 @jit()
 def frame(matrix: WideArrays, offsets: Ints) -> tuple[int, bool]:
-    """Choose exponents base + offsets, in steps of `STEP`, for vectors that the matrix bounds.
-
-    An entry of a vector is then at most 2^(STEP/2). Returns the base, and whether any offset is not 0.
+    """Choose exponents base + offsets, in steps of `STEP`, for vectors that the matrix bounds: entries are then at
+    most 2^(STEP/2). Return the base, and whether any offset is not 0.
     """
     base = ZERO
     for c in range(matrix.mantissa.shape[0]):
@@ -150,7 +147,7 @@ def frame(matrix: WideArrays, offsets: Ints) -> tuple[int, bool]:
 @jit()
 def framed_table(
     table: WideArrays,
-    shape: tuple[int, int, int, int, int],
+    shape: Shape,
     is_query: bool,
     offsets: tuple[Ints, Ints],
     shift: int,
@@ -210,16 +207,12 @@ def select_pairs(
 ) -> tuple[int, int]:  # fmt: skip
     """Find the pairs (a, b) in each context whose product exceeds a threshold, without building the products.
 
-    Context c pairs its rows of `left` with the rows of `right` in context `right_context[c]`; column h of
-    the left matches column `hidden_map[h]` of the right. A pair is kept when
+    Context c pairs its rows of `left` with the rows of `right` in context `right_context[c]`; a pair is kept when
     sum_h functional[c, h] left[a, h] right[b, hidden_map[h]] > threshold. Blocks of similar rows are skipped by
-    their pointwise maxima.
-
-    Returns the number of pairs written (-1 when the output arrays are too short) and the number of dot products
-    done.
+    their pointwise maxima. Returns the number of pairs written (-1 when the output arrays are too short) and the
+    number of dot products done.
     """
-    n_out = 0
-    work = 0
+    n_out, work = 0, 0
     left_values, right_values = left.values, right.values
     width, right_width = left_values.shape[1], right_values.shape[1]
     buffer = np.empty(BLOCK)
@@ -238,8 +231,7 @@ def select_pairs(
         for a in range(n_left):
             for h in range(width):
                 weighted[a, hidden_map[h]] += left_values[a0 + a, h] * functional[c, h]
-        left_order = np.arange(n_left)
-        right_order = np.arange(b0, b1)
+        left_order, right_order = np.arange(n_left), np.arange(b0, b1)
         blocked = n_left * n_right > 4 * BLOCK * BLOCK
         if blocked and n_left > BLOCK:
             spatial_order(weighted, 0, n_left, BLOCK, left_order)
@@ -247,8 +239,7 @@ def select_pairs(
             spatial_order(right_values, b0, b1, BLOCK, right_order)
         n_left_blocks = (n_left + BLOCK - 1) // BLOCK
         n_right_blocks = (n_right + BLOCK - 1) // BLOCK
-        left_top = np.empty((n_left_blocks, right_width))
-        right_top = np.empty((n_right_blocks, right_width))
+        left_top, right_top = np.empty((n_left_blocks, right_width)), np.empty((n_right_blocks, right_width))
         block_maxima(weighted, left_order, n_left, BLOCK, left_top)
         block_maxima(right_values, right_order, n_right, BLOCK, right_top)
         columns = np.empty((right_width, n_right))
@@ -303,7 +294,7 @@ def lift(
     joint: Floats,
     joint_ptr: Ints,
     table: Floats,
-    shape: tuple[int, int, int, int, int],
+    shape: Shape,
     is_query: bool,
     out: Floats,
     out_ptr: Ints,
@@ -312,8 +303,7 @@ def lift(
 ) -> None:
     """Eliminate a region's own variable: sum over it if hidden, unite the sets of its states if queried.
 
-    `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
-    order. Output contexts are (shared_query, rest_query), output columns (shared_hidden, rest_hidden).
+    Output contexts are (shared_query, rest_query), output columns (shared_hidden, rest_hidden).
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
     n_out = 0
@@ -328,8 +318,7 @@ def lift(
                             t = (((sq * n_sh + sh) * n_rq + rq) * n_rh) * k + v
                             for rh in range(n_rh):
                                 out[n_out, sh * n_rh + rh] = x * table[t + rh * k]
-                        source[n_out] = i
-                        state[n_out] = v
+                        source[n_out], state[n_out] = i, v
                         n_out += 1
             else:
                 for i in range(joint_ptr[sq], joint_ptr[sq + 1]):
@@ -340,8 +329,7 @@ def lift(
                             for v in range(k):
                                 total += joint[i, sh * k + v] * table[t + v]
                             out[n_out, sh * n_rh + rh] = total
-                    source[n_out] = i
-                    state[n_out] = -1
+                    source[n_out], state[n_out] = i, -1
                     n_out += 1
     out_ptr[n_sq * n_rq] = n_out
 
@@ -394,9 +382,7 @@ def merge_rows(
                 rest += 1
         if rest == 0:
             continue
-        low = np.empty((rest, values.shape[1]))
-        row = np.empty(rest, np.int64)
-        m = 0
+        low, row, m = np.empty((rest, values.shape[1])), np.empty(rest, np.int64), 0
         for i in range(ptr[c], ptr[c + 1]):
             if not scores[i] > cutoff:
                 for h in range(values.shape[1]):

@@ -1,1 +1,0 @@
-"""Solvers based on independent draws."""
