@@ -75,9 +75,8 @@ class RowPasses(ABC, Generic[P, C]):
 class BatchedEM(ABC, Generic[P, C]):
     """The state of one run: parameters, running counts, and the best parameters so far.
 
-    `settings`: how long to learn. `passes`: the training rows. `held_out`: the rows that judge parameters; None
-    uses the training rows. `rng`: draws the batches. `running`, `parameters`: initial running counts, updated by
-    batches (None for no batches), and initial parameters. `least_batch`: smallest batch size, unless the settings
+    The rows `held_out` judge parameters; without them the training rows, `passes`, do. Batches, drawn by `rng`,
+    update the `running` counts in place (None for no batches); they have `least_batch` rows unless the settings
     give a size.
     """
 
@@ -93,17 +92,12 @@ class BatchedEM(ABC, Generic[P, C]):
         least_batch: int = 100,
     ) -> None:
         self._schedule, self._passes, self._held_out, self._rng = settings, passes, held_out, rng
-        self._running, self._least_batch = running, least_batch
+        self._running, self._least_batch, self.n_rows = running, least_batch, passes.n_rows
         self._in_batches = running is not None
         self.parameters, self.best = parameters, parameters
         self.best_value = -np.inf if held_out is None else held_out.mean_log_likelihood(parameters)
         self._steps_since_best = 0
         self.history: list[TrainingStep] = []
-
-    @property
-    def n_rows(self) -> int:
-        """Number of training rows."""
-        return self._passes.n_rows
 
     @abstractmethod
     def maximise(self, counts: C) -> P:
@@ -122,17 +116,12 @@ class BatchedEM(ABC, Generic[P, C]):
                     return True
                 self.history.append(self._step(number))
                 bar.step(f"{self.history[-1].train:.3f} nats per row")
-                if self._steps_since_best >= schedule.patience and not self._leave_batches():
-                    break
+                if self._steps_since_best >= schedule.patience:
+                    if not self._in_batches:
+                        break
+                    # return to the best parameters and use all rows from now on
+                    self._in_batches, self.parameters, self._steps_since_best = False, self.best, 0
         return False
-
-    def _leave_batches(self) -> bool:
-        """Return to the best parameters and use all rows from now on; False if batches had ended already."""
-        if not self._in_batches:
-            return False
-        self._in_batches = False
-        self.parameters, self._steps_since_best = self.best, 0
-        return True
 
     def _step(self, number: int) -> TrainingStep:
         """Make one pass over the data and judge it; at most the first four fifths of passes use batches."""

@@ -131,17 +131,12 @@ class HiddenChowLiuModel(Model):
         return builder.build(normalised=False)
 
     def add_to(self, builder: CircuitBuilder, leaf: Callable[[int, int], int]) -> int:
-        """Add the tree to a circuit.
-
-        `builder`: builder of the circuit. `leaf`: adds and returns the leaf of variable i under latent state z.
-        Returns the root.
-        """
+        """Add the tree to a circuit and return its root; `leaf` adds the leaf of variable i under state z."""
         k = self.n_hidden
         with np.errstate(divide="ignore"):
             log_transition = np.log(self.transition).tolist()
             log_prior = np.log(self.root_prior).tolist()
-        nothing: list[int] = []
-        parts = [[list(nothing) for _ in range(k)] for _ in range(len(self.domain))]
+        parts: list[list[list[int]]] = [[[] for _ in range(k)] for _ in range(len(self.domain))]
         backwards: list[int] = self.order[::-1].tolist()
         for i in backwards:
             states = [builder.product([leaf(i, z), *parts[i][z]]) if parts[i][z] else leaf(i, z) for z in range(k)]
@@ -182,26 +177,18 @@ class HiddenChowLiuModel(Model):
             raise ModelError(
                 f"the emissions have {flat.size} entries; expected {k} states times {domain.total_states}"
             )
-        cuts = (domain.offsets[1:-1] * k).tolist()
-        emission = [part.reshape(k, -1) for part in np.split(flat, cuts)]
+        emission = [part.reshape(k, -1) for part in np.split(flat, (domain.offsets[1:-1] * k).tolist())]
         return cls(domain, arrays["parent"], arrays["root_prior"], arrays["transition"], emission)
 
 
 def _parents_first(parent: Ints) -> Ints:
     """Return the order of a tree from its root; raise ModelError unless there is exactly one tree."""
-    roots: list[int] = []
-    children = [list(roots) for _ in parent]
-    parents: list[int] = parent.tolist()
-    for i, up in enumerate(parents):
-        if up >= len(parent):
-            raise ModelError(f"the parent of variable {i} is {up}; expected -1 to {len(parent) - 1}")
-        if up < 0:
-            roots.append(i)
-        else:
-            children[up].append(i)
+    for i in np.flatnonzero(parent >= len(parent)):
+        raise ModelError(f"the parent of variable {i} is {parent[i]}; expected -1 to {len(parent) - 1}")
+    roots: list[int] = np.flatnonzero(parent < 0).tolist()
     order = roots[:1]
     for i in order:
-        order.extend(children[i])
+        order.extend(np.flatnonzero(parent == i).tolist())
     if len(roots) != 1 or len(order) != len(parent):
         raise ModelError(
             f"the parents have {len(roots)} roots and reach {len(order)} variables; expected one tree"
@@ -221,21 +208,16 @@ class GuessedTree:
     """A posterior without tables of its own, for short time limits: log-probabilities of points, and one guess.
 
     All logs are natural. A point costs one pass over the model's transitions, a small part of conditioning it.
-
-    `order`, `parent`: int64, shape (n,) each: the latent variables, parents first, and the parent of each, -1 for
-    the root. `log_prior`, `log_transition`: ln P(root), shape (K,) for K latent states, and ln P(latent i | its
-    parent), one row per state of the parent, shape (n, K, K). `domain`: the query variables. `position`: int64,
-    shape (n,): the index of each model variable in `domain`, or -1. `log_seen`: one array per model variable,
-    logs: emissions times evidence weights, shape (K, states), for a query variable; their sums over states, shape
-    (K,), for any other. `log_evidence`: ln p(e).
     """
 
-    order: list[int]
-    parent: list[int]
-    log_prior: Floats
-    log_transition: Floats
-    domain: Domain
-    position: Ints
+    order: list[int]  # the n latent variables, parents first
+    parent: list[int]  # -1 for the root
+    log_prior: Floats  # ln P(root), shape (K,) for K latent states
+    log_transition: Floats  # ln P(latent i | its parent), a row per state of the parent, shape (n, K, K)
+    domain: Domain  # the query variables
+    position: Ints  # shape (n,): the index of each model variable in `domain`, or -1
+    # per model variable: emissions times evidence weights, shape (K, states), of a query variable; their sums over
+    # states, shape (K,), of any other
     log_seen: list[Floats]
     log_evidence: float
 
@@ -261,9 +243,8 @@ class GuessedTree:
     def facts(self) -> Facts:
         """Properties of the posterior for solvers."""
         n, k = len(self.parent), len(self.log_prior)
-        largest = n * max(
-            float(np.max(np.abs(seen), where=np.isfinite(seen), initial=1.0)) for seen in self.log_seen
-        )
+        sizes = (np.max(np.abs(seen), where=np.isfinite(seen), initial=1.0) for seen in self.log_seen)
+        largest = n * float(max(sizes))
         slack = 4.0 * n * (k + largest + abs(self.log_evidence)) * float(np.finfo(np.float64).eps)
         return Facts.of(self.domain, log_evidence=self.log_evidence, work=n * k * k, log_slack=slack)
 
@@ -318,8 +299,8 @@ class GuessedTree:
     def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[Ints]]:
         """Pass `local` up to the root: sums over latent states, or with `largest` maxima.
 
-        Returns the log weight of the subtree of each latent variable, by its states (the root's includes the
-        prior); with `largest`, also the best state of each variable for every state of its parent.
+        Returns the log weight of each subtree by the states of its latent variable (the root's with the prior),
+        and with `largest` the best state of each variable for every state of its parent.
         """
         below = [values.copy() for values in local]
         best = [np.empty(0, np.int64)] * len(below)
@@ -350,8 +331,9 @@ def _tree_size(case: Case[HiddenChowLiuModel]) -> Estimate:
 def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
     model, control = case.model, case.limits.control
-    doing = f"conditioning a hidden Chow-Liu tree of {len(model.domain) * model.n_hidden**2} transitions"
-    with WorkClock(control, doing, SECONDS_PER_TRANSITION).piece(len(model.domain) * model.n_hidden**2):
+    n_transitions = len(model.domain) * model.n_hidden**2
+    doing = f"conditioning a hidden Chow-Liu tree of {n_transitions} transitions"
+    with WorkClock(control, doing, SECONDS_PER_TRANSITION).piece(n_transitions):
         transitions, emissions, prior = model.wide_tables
         return BucketTreePosterior.from_tree(
             model.parent,

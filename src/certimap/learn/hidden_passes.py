@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Floats32, Ints, Ints32
+from certimap.core.arrays import Floats, Floats32, Ints, Ints32, spans
 from certimap.core.domain import Domain
 from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.clusters import mix
@@ -58,15 +58,13 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """A hidden tree in float32, ready for the passes.
-
-    `emission` is (total_states + n, K); the last row of every variable holds ones, for a missing value."""
+    """A hidden tree in float32, ready for the passes."""
 
     order: Ints
     parent: Ints
     root_prior: Floats32
     transition: Floats32
-    emission: Floats32
+    emission: Floats32  # (total_states + n, K); the last row of every variable holds ones, for a missing value
     offsets: Ints  # where the rows of each variable start in `emission`
 
     @property
@@ -76,22 +74,11 @@ class Parameters:
 
 @dataclass(frozen=True, eq=False)
 class PatternBlock:
-    """Some rows of a table, by the distinct patterns of states in the subtree of each variable.
+    """Some rows of a table, by the distinct patterns of states in the subtree of each variable."""
 
-    `number`, int32, shape (n, n_rows), is the pattern of each row at and below each variable. Per variable,
-    `first` (int32) is the index of the first row of each pattern, and `codes` (int64) its state there, `n_states`
-    where missing.
-    """
-
-    n_rows: int
-    number: Ints32
-    first: list[Ints32]
-    codes: list[Ints]
-
-    @property
-    def n_patterns(self) -> int:
-        """Patterns of all variables together."""
-        return sum(map(len, self.first))
+    number: Ints32  # shape (n, n_rows): the pattern of each row at and below each variable
+    first: list[Ints32]  # per variable: the index of the first row of each pattern
+    codes: list[Ints]  # per variable: the state in that row, `n_states` where missing
 
     def below(self, i: int, up: int) -> Ints32:
         """Return the pattern of child `i` for each pattern of its parent `up`."""
@@ -105,12 +92,7 @@ class Patterns:
         self.codes = codes
         self.ids = np.empty(codes.shape, np.int32)
         n_ids = [0] * len(codes)
-        nothing: list[int] = []
-        children = [list(nothing) for _ in parent]
-        parents: list[int] = parent.tolist()
-        for i, up in enumerate(parents):
-            if up >= 0:
-                children[up].append(i)
+        children: list[list[int]] = [np.flatnonzero(parent == up).tolist() for up in range(len(parent))]
         backwards: list[int] = order[::-1].tolist()
         for i in backwards:
             keys, span = codes[i], int(codes[i].max(initial=0)) + 1
@@ -130,15 +112,14 @@ class Patterns:
         n_patterns = np.empty(n, np.int64)
         number_patterns(self.ids, rows, self._scratch, number, first, n_patterns)
         firsts = [first[i, : n_patterns[i]].copy() for i in range(n)]
-        codes = [self.codes[i, rows[firsts[i]]] for i in range(n)]
-        return PatternBlock(len(rows), number, firsts, codes)
+        return PatternBlock(number, firsts, [self.codes[i, rows[firsts[i]]] for i in range(n)])
 
     def blocks(self, rows: Ints, most: int) -> list[PatternBlock]:
         """Split rows into the fewest equal blocks with fewer than `most` patterns, or a few rows, each."""
         n_parts = 1
         while True:
             blocks = [self.block(part) for part in np.array_split(rows, n_parts)]
-            if len(rows) <= 16 * n_parts or max(block.n_patterns for block in blocks) <= most:
+            if len(rows) <= 16 * n_parts or max(sum(map(len, block.first)) for block in blocks) <= most:
                 return blocks
             n_parts *= 2
 
@@ -146,17 +127,14 @@ class Patterns:
 class Passes(RowPasses[Parameters, Counts]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
-    `domain`: the observed variables. `codes`: int64, shape (n, n_rows): positions of the states, `n_states[i]`
-    where missing. `order`, `parent`: int64, shape (n,): the tree, as in `Parameters`. `n_hidden`: the number of
-    latent states, for the size of the blocks. `workers`: threads; None takes one per processor.
+    `codes`, shape (n, n_rows), are positions of the states, `n_states[i]` where missing; `order` and `parent` are
+    the tree, as in `Parameters`. `workers` None takes a thread per processor.
     """
 
     def __init__(
         self, domain: Domain, codes: Ints, order: Ints, parent: Ints, n_hidden: int, workers: int | None
     ) -> None:
-        self.domain = domain
-        self.n_rows = codes.shape[1]
-        self.n_hidden = n_hidden
+        self.domain, self.n_rows, self.n_hidden = domain, codes.shape[1], n_hidden
         self.workers = workers or os.cpu_count() or 1
         self._patterns = Patterns(codes, order, parent)
         self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
@@ -168,14 +146,11 @@ class Passes(RowPasses[Parameters, Counts]):
 
     def expected_counts(self, parameters: Parameters, rows: Rows = None) -> tuple[Counts, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        total, log_likelihood = None, 0.0
-        for counts, log_prob in self._map(_block_counts, parameters, rows):
+        found = self._map(_block_counts, parameters, rows)
+        total, log_likelihood = next(found)  # empty tables are rejected earlier
+        for counts, log_prob in found:
             log_likelihood += log_prob
-            if total is None:
-                total = counts
-            else:
-                total.add(counts)
-        assert total is not None  # empty tables are rejected earlier
+            total.add(counts)
         return total, log_likelihood
 
     def mean_log_likelihood(self, parameters: Parameters) -> float:
@@ -192,13 +167,10 @@ class Passes(RowPasses[Parameters, Counts]):
 
 @dataclass
 class _Upward:
-    """Result of an upward pass: per variable and pattern, evidence at and below it, and messages to the parent.
+    """Result of an upward pass; arrays of shape (n_patterns, K), rows scaled to maximum 1 before they are sent."""
 
-    Arrays of shape (n_patterns, K), each row scaled to maximum 1 before its message is sent.
-    """
-
-    beliefs: list[Floats32]
-    messages: list[Floats32]
+    beliefs: list[Floats32]  # per variable and pattern: the evidence at and below it
+    messages: list[Floats32]  # to the parent
     n_rows: Floats  # of each pattern of the whole tree
     log_prob: float  # the sum over all rows
 
@@ -220,12 +192,11 @@ def _upward(parameters: Parameters, block: PatternBlock) -> _Upward:
 
 
 def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
-    """Return the expected counts of a block and the sum of ln p over its rows.
-
-    The downward flow sums the posterior of the latent variable over the rows of each pattern.
-    """
+    """Return the expected counts of a block and the sum of ln p over its rows."""
     upward, k = _upward(parameters, block), parameters.n_hidden
-    flows, messages = upward.beliefs, upward.messages  # the flow overwrites each belief after its last use
+    # The downward flow sums the posterior of the latent variable over the rows of each pattern; it overwrites each
+    # belief after its last use.
+    flows, messages = upward.beliefs, upward.messages
     transition = np.zeros((len(flows), k, k), np.float32)
     emission = np.zeros((len(parameters.emission), k), np.float32)
     order: list[int] = parameters.order.tolist()
@@ -249,8 +220,7 @@ def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, 
 
 def neighbourhoods(parent: Ints) -> list[list[int]]:
     """Return, for each variable, itself and its nearest variables in the tree, at most `NEIGHBOURS` in all."""
-    nothing: list[int] = []
-    near = [list(nothing) for _ in parent]
+    near: list[list[int]] = [[] for _ in parent]
     parents: list[int] = parent.tolist()
     for i, up in enumerate(parents):
         if up >= 0:
@@ -270,17 +240,13 @@ def neighbourhoods(parent: Ints) -> list[list[int]]:
 
 
 def counts_of_clusters(domain: Domain, indicators: Floats32, parent: Ints, n_hidden: int, seed: int) -> Counts:
-    """Return counts with each latent variable set to the cluster of its variable's neighbourhood.
-
-    `indicators` is float32, shape (n_rows, total_states), 0 in all states of a missing value.
-    """
+    """Return counts with each latent variable set to the cluster of its variable's neighbourhood."""
     n_rows, n = len(indicators), len(domain)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(n_rows)[:ROWS_CLUSTERED])
     labels = np.empty((n, n_rows), np.int64)
     for i, near in enumerate(neighbourhoods(parent)):
-        ranges = [range(int(domain.offsets[j]), int(domain.offsets[j + 1])) for j in near]
-        columns = [column for some in ranges for column in some]
+        columns = spans(domain.offsets[near], domain.n_states[near])
         features = np.ascontiguousarray(indicators[:, columns])
         features += TIE_BREAKING * rng.random(features.shape, np.float32)
         labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))
@@ -323,11 +289,7 @@ def split_states(parameters: Parameters, n_hidden: int, rng: np.random.Generator
         np.multiply(old[np.ix_(origin, origin)], share, out=new)
         new *= np.float32(0.5) + rng.random(new.shape, np.float32)
         new /= new.sum(axis=1, keepdims=True)
-    return Parameters(
-        parameters.order,
-        parameters.parent,
-        parameters.root_prior[origin] * share,
-        transition,
-        np.ascontiguousarray(parameters.emission[:, origin]),
-        parameters.offsets,
+    emission = np.ascontiguousarray(parameters.emission[:, origin])
+    return replace(
+        parameters, root_prior=parameters.root_prior[origin] * share, transition=transition, emission=emission
     )

@@ -177,9 +177,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         rng: np.random.Generator,
         start: _Training | None,
     ) -> None:
-        self.choice = choice
-        self.domain = table.domain
-        k = choice.n_states
+        self.choice, self.domain, k = choice, table.domain, choice.n_states
         indicators = one_hot(self.domain, table.points)
         counts = pair_counts(indicators)
         joint = smoothed_joint(counts, self.domain, 1.0)
@@ -187,28 +185,20 @@ class _Training(BatchedEM[Parameters, Counts]):
         self.offsets = self.domain.offsets[:-1] + np.arange(len(self.domain))
         diagonal = np.diag(counts)
         observed = np.add.reduceat(diagonal, self.domain.offsets[:-1])
-        self.margin = (diagonal + 1.0 / np.repeat(self.domain.n_states, self.domain.n_states)) / np.repeat(
-            observed + 1.0, self.domain.n_states
-        )
+        sizes = self.domain.n_states
+        self.margin = (diagonal + 1.0 / np.repeat(sizes, sizes)) / np.repeat(observed + 1.0, sizes)
         running: Counts | None = None  # batches would undo what split states have learned
         if start is None:
             running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
             parameters = self.maximise(running)
         else:
             parameters = split_states(start.best, k, rng)
-        passes = self._passes(table, settings.workers)
-        judge = None if held_out is None else self._passes(held_out, settings.workers)
+        tree = self.order, self.parent, k, settings.workers
+        passes = Passes(self.domain, np.ascontiguousarray(table.codes.T), *tree)
+        judge = None
+        if held_out is not None:
+            judge = Passes(self.domain, np.ascontiguousarray(held_out.codes.T), *tree)
         super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
-
-    def _passes(self, table: DataTable, workers: int | None) -> Passes:
-        return Passes(
-            self.domain,
-            np.ascontiguousarray(table.codes.T),
-            self.order,
-            self.parent,
-            self.choice.n_states,
-            workers,
-        )
 
     def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
         running.move_to(counts, rate, self.n_rows / n_batch)
@@ -231,10 +221,8 @@ class _Training(BatchedEM[Parameters, Counts]):
             margin = table.sum(axis=0, dtype=np.float64) + smoothing / k
             np.add(table, (smoothing * margin / margin.sum()).astype(np.float32), out=out)
             out /= out.sum(axis=1, keepdims=True)
-        single = np.float32
-        return Parameters(
-            self.order, self.parent, root.astype(single), transition, emission.astype(single), self.offsets
-        )
+        prior, emission = root.astype(np.float32), emission.astype(np.float32)
+        return Parameters(self.order, self.parent, prior, transition, emission, self.offsets)
 
     def best_model(self) -> HiddenChowLiuModel:
         """Return the best parameters as a model, in double precision and normalised."""
@@ -299,8 +287,8 @@ def _chosen_leaves(
     found: dict[int, _Leaves] = {}
     for i in wanted:
         options = [f for f in families_of(rows, i, None) if f.name != "histogram"]
-        known = ~np.isnan(rows.points[:, i].astype(np.float64))
-        values = rows.points[known, i].astype(np.float64)
+        values = rows.observed(i)
+        known = ~rows.missing[:, i]
         own = bars.coded(rows).points[known, i].astype(np.int64)
         shares = within[i][known] * model.emission[i].T[own]
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -309,12 +297,11 @@ def _chosen_leaves(
             trials.insert(len(trials) if i in rows.whole else 0, (bars.histograms[i], model.emission[i]))
         best = 0
         if held_out is not None and outside is not None:
-            tried = held_out.points[:, i].astype(np.float64)
-            there = ~np.isnan(tried)
+            tried = held_out.observed(i)
             with np.errstate(divide="ignore"):
-                context = np.log(outside[i][there])
-            logs = [log_sum(context + f.log_density(tried[there], params), 1) for f, params in trials]
-            best = densest(logs) if there.any() else 0
+                context = np.log(outside[i][~held_out.missing[:, i]])
+            logs = [log_sum(context + f.log_density(tried, params), 1) for f, params in trials]
+            best = densest(logs) if len(tried) else 0
         found[i] = trials[best]
     return found
 
@@ -326,10 +313,9 @@ def _circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, _Leav
         logs = {i: np.log(e) for i, e in enumerate(model.emission) if i not in leaves}
 
     def leaf(i: int, z: int) -> int:
-        if i in leaves:
-            family, params = leaves[i]
-            return family.add(builder, i, params[z])
-        return builder.categorical(i, log_weights=logs[i][z].tolist())
+        if i not in leaves:
+            return builder.categorical(i, log_weights=logs[i][z].tolist())
+        return leaves[i][0].add(builder, i, leaves[i][1][z])
 
     model.add_to(builder, leaf)
     return builder.build(normalised=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -37,14 +37,11 @@ BLOCK_NUMBERS = 1 << 24  # values and products of one block
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Numbers of a circuit, or expected counts of them.
+    """Numbers of a circuit, or expected counts of them."""
 
-    `weights`: weights of each region's sums, shape (sums, products), products split by split; empty for pixels.
-    `leaves`: for each region of one pixel, P(state) under its nodes, shape (n_nodes, n_states + 1). The last
-    column is for a missing value. Empty for larger regions.
-    """
-
-    weights: list[Floats]
+    weights: list[Floats]  # of each region's sums, (sums, products), products split by split; empty for pixels
+    # P(state) under the nodes of a region of one pixel, (n_nodes, n_states + 1), the last column for a missing
+    # value; empty for larger regions
     leaves: list[Floats]
 
     def blend(self, other: Tables, keep: float, add: float) -> None:
@@ -60,25 +57,19 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Values from an upward pass, by region.
+    """Values from an upward pass, by region."""
 
-    `of_regions` (rows, nodes) are the values of sums, scaled to maximum 1 per row. `products` (rows, splits *
-    nodes) are the terms of these sums: products of two parts' values, times `factors` (splits, rows).
-    """
-
-    of_regions: list[Floats]
-    products: list[Floats]
-    factors: list[Floats]
+    of_regions: list[Floats]  # values of sums, (rows, nodes), scaled to maximum 1 per row
+    products: list[Floats]  # terms of these sums, (rows, splits * nodes): products of parts' values and factors
+    factors: list[Floats]  # (splits, rows)
     log_probs: Floats
 
 
 class RegionPasses(RowPasses[Tables, Tables]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
-    `graph`: the regions. Product k of a split multiplies node k of both parts. `pixels`: the variable of each
-    region of one pixel, -1 for others. `codes`: int64, shape (n_rows, n): positions of the states, `n_states[i]`
-    where missing. `n_nodes`: nodes per region, for the size of blocks. `workers`: threads; None takes one per
-    processor.
+    `pixels` are the variables of regions of one pixel, -1 for others; `codes`, shape (n_rows, n), positions of
+    states, `n_states[i]` where missing. `workers` None takes a thread per processor.
     """
 
     def __init__(
@@ -163,13 +154,10 @@ Cut = tuple[Rectangle, Rectangle]
 
 @dataclass(frozen=True)
 class RegionGraph:
-    """Regions of a picture, parts before the whole, and the splits of each region in two.
-
-    `rectangles`: the regions; the last is the whole picture. `splits`: for each region, pairs of region numbers;
-    none for a single pixel.
-    """
+    """Regions of a picture, parts before the whole, and the splits of each region in two."""
 
     rectangles: list[Rectangle] = field(default_factory=list[Rectangle])
+    # for each region, pairs of region numbers; none for a single pixel
     splits: list[list[tuple[int, int]]] = field(default_factory=list[list[tuple[int, int]]])
 
     @property
@@ -211,30 +199,22 @@ def _halves(rectangle: Rectangle) -> list[Cut]:
     """Halve the longer side; return both halvings of a square."""
     top, left, bottom, right = rectangle
     height, width = bottom - top, right - left
-    cuts: list[Cut] = []
-    if width >= height and width > 1:
-        cuts.append(_beside(rectangle, left + width // 2))
-    if height >= width and height > 1:
-        cuts.append(_above(rectangle, top + height // 2))
-    return cuts
+    columns = [left + width // 2] if width >= height and width > 1 else []
+    return _cut(rectangle, columns, [top + height // 2] if height >= width and height > 1 else [])
 
 
 def _cuts(rectangle: Rectangle, step: int) -> list[Cut]:
     """Cut at all multiples of `step` in both directions; in halves where there are none inside."""
     top, left, bottom, right = rectangle
-    cuts = [_beside(rectangle, at) for at in range(left - left % step + step, right, step)]
-    cuts += [_above(rectangle, at) for at in range(top - top % step + step, bottom, step)]
-    return cuts or _halves(rectangle)
+    columns = range(left - left % step + step, right, step)
+    return _cut(rectangle, columns, range(top - top % step + step, bottom, step)) or _halves(rectangle)
 
 
-def _beside(rectangle: Rectangle, at: int) -> Cut:
+def _cut(rectangle: Rectangle, columns: Iterable[int], rows: Iterable[int]) -> list[Cut]:
+    """Return the cuts at columns, then at rows."""
     top, left, bottom, right = rectangle
-    return (top, left, bottom, at), (top, at, bottom, right)
-
-
-def _above(rectangle: Rectangle, at: int) -> Cut:
-    top, left, bottom, right = rectangle
-    return (top, left, at, right), (at, left, bottom, right)
+    cuts: list[Cut] = [((top, left, bottom, at), (top, at, bottom, right)) for at in columns]
+    return cuts + [((top, left, at, right), (at, left, bottom, right)) for at in rows]
 
 
 HELD_OUT = 0.1
@@ -327,26 +307,24 @@ class _Training(BatchedEM[Tables, Tables]):
         k = int(settings.n_nodes)
         self.margins = _margins(table)
         running = self._first_counts(table, k, rng)
-        passes, *judges = (
-            RegionPasses(graph, self.pixels, rows.codes, k, settings.workers)
-            for rows in (table, held_out)
-            if rows is not None
-        )
-        judge = judges[0] if judges else None
+        passes = RegionPasses(graph, self.pixels, table.codes, k, settings.workers)
+        judge = None
+        if held_out is not None:
+            judge = RegionPasses(graph, self.pixels, held_out.codes, k, settings.workers)
         super().__init__(settings, passes, judge, rng, running, self.maximise(running))
 
     def _first_counts(self, table: DataTable, k: int, rng: np.random.Generator) -> Tables:
         """Return counts in which node c of every region is cluster c of the rows for half of the weight."""
         nothing, last = np.empty((0, 0)), len(self.pixels) - 1
-        found = _clusters(table, k, rng)
-        of_cluster = np.bincount(found.labels, minlength=k) + 1.0
+        labels, of_states = _clusters(table, k, rng)
+        of_cluster = np.bincount(labels, minlength=k) + 1.0
         weights: list[Floats] = []
         leaves: list[Floats] = []
         for r, ways in enumerate(self.graph.splits):
             if not ways:
                 pixel = self.pixels[r]
                 columns = slice(self.domain.offsets[pixel], self.domain.offsets[pixel + 1])
-                counts = found.counts[:, columns] + self.margins[pixel]
+                counts = of_states[:, columns] + self.margins[pixel]
                 if r == last:
                     counts = counts.sum(axis=0, keepdims=True)
                 leaves.append(np.append(counts, np.zeros((len(counts), 1)), axis=1))
@@ -391,22 +369,15 @@ class _Training(BatchedEM[Tables, Tables]):
         return builder.build(normalised=False)
 
 
-class _Clusters(NamedTuple):
-    """Cluster numbers of some rows, and counts of states per cluster, (clusters, total_states)."""
-
-    labels: Ints
-    counts: Floats
-
-
-def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
-    """Cluster the rows, or a sample of many rows."""
+def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    """Cluster the rows, or a sample of many; return their numbers and the counts (clusters, total_states)."""
     rows = np.sort(rng.permutation(len(table))[:ROWS_CLUSTERED])
     indicators = one_hot(table.domain, table.points[rows])
     labels = np.zeros(len(rows), np.int64)
     if k > 1 and len(rows) > 1:
         labels = row_clusters(indicators, k, "kmeans", int(rng.integers(1 << 63)))
     members = (labels == np.arange(k)[:, None]).astype(np.float32)
-    return _Clusters(labels, (members @ indicators).astype(np.float64))
+    return labels, (members @ indicators).astype(np.float64)
 
 
 def _shares(counts: Floats) -> Floats:

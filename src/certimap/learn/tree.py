@@ -41,17 +41,12 @@ ROWS_PER_BAR = 10.0  # of real columns: rows per entry of the table of a pair
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree-shaped distribution.
-
-    `domain`: the variables. `order`, `parent`: int64, shape (n,): variables from the root, parents first; -1 marks
-    the root. `tables`: one float64 array per variable, shape (states of the parent, n_states): P(x_i | parent);
-    one row at the root.
-    """
+    """A tree-shaped distribution."""
 
     domain: Domain
-    order: Ints
-    parent: Ints
-    tables: list[Floats]
+    order: Ints  # shape (n,): the variables from the root, parents first
+    parent: Ints  # shape (n,); -1 marks the root
+    tables: list[Floats]  # P(x_i | parent), shape (states of the parent, n_states); one row at the root
 
     @classmethod
     def of_counts(cls, counts: Floats, domain: Domain, smoothing: float) -> Tree:
@@ -62,17 +57,15 @@ class Tree:
         tables: list[Floats] = []
         for i, up in enumerate(parent.tolist()):
             mine = slice(offsets[i], offsets[i + 1])
-            if up < 0:
-                tables.append(scaled_rows(np.diag(joint[mine, mine])[None]))
-            else:
-                tables.append(scaled_rows(joint[offsets[up] : offsets[up + 1], mine]))
+            above = np.diag(joint[mine, mine])[None] if up < 0 else joint[offsets[up] : offsets[up + 1], mine]
+            tables.append(scaled_rows(above))
         return cls(domain, order, parent, tables)
 
     def log_likelihood(self, points: Points) -> Floats:
         """Return ln p of the known cells of each row, shape (n_rows,)."""
-        if np.any(points < 0):
-            return self._log_marginals(points.astype(np.int64))
         positions = points.astype(np.int64)
+        if np.any(positions < 0):
+            return self._log_marginals(positions)
         out = np.zeros(len(points))
         for i, up in enumerate(self.parent.tolist()):
             row = np.zeros(len(points), np.int64) if up < 0 else positions[:, up]
@@ -104,7 +97,6 @@ class Tree:
     def add_to(self, builder: CircuitBuilder, indicators: list[list[int]]) -> int:
         """Add the tree to a circuit and return its root; `indicators[i][s]` are the leaves to use."""
         below: dict[int, list[list[int]]] = {}
-        nothing: list[int] = []
         backwards: list[int] = self.order[::-1].tolist()
         for i in backwards:
             with np.errstate(divide="ignore"):
@@ -118,8 +110,7 @@ class Tree:
             up = int(self.parent[i])
             if up < 0:
                 return sums[0]
-            lists = below.setdefault(up, [list(nothing) for _ in sums])
-            for own, node in zip(lists, sums, strict=True):
+            for own, node in zip(below.setdefault(up, [[] for _ in sums]), sums, strict=True):
                 own.append(node)
         raise AssertionError("the order ends at the root")
 
@@ -134,13 +125,9 @@ class Tree:
         from certimap.networks.bayesian import BayesianNetwork
         from certimap.networks.factor import Factor
 
-        return BayesianNetwork(
-            self.domain,
-            [
-                Factor((i,), self.tables[i][0]) if up < 0 else Factor((up, i), self.tables[i])
-                for i, up in enumerate(self.parent.tolist())
-            ],
-        )
+        pairs = enumerate(zip(self.parent.tolist(), self.tables, strict=True))
+        factors = [Factor((i,), table[0]) if up < 0 else Factor((up, i), table) for i, (up, table) in pairs]
+        return BayesianNetwork(self.domain, factors)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -173,14 +160,12 @@ class ChowLiuTree(DensityEstimator):
         rows = self._bars.coded(rows)
         counts = pair_counts(one_hot(rows.domain, rows.points))
         self.tree_ = Tree.of_counts(counts, rows.domain, self.smoothing)
-        self.model_ = self._circuit() if self._bars.histograms else self.tree_.to_network()
+        is_real = len(self._bars.histograms) > 0
+        self.model_ = self._bars.to_circuit(self.tree_.to_circuit()) if is_real else self.tree_.to_network()
 
     def to_circuit(self) -> Circuit:
         """Return the tree as a circuit."""
         self._fitted()
-        return self._circuit()
-
-    def _circuit(self) -> Circuit:
         return self._bars.to_circuit(self.tree_.to_circuit())
 
     def to_network(self) -> BayesianNetwork:
@@ -261,8 +246,7 @@ BATCH = 8192
 def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
     """Return (weighted) joint counts of all pairs of states, shape (total_states, total_states).
 
-    Cost: rows times the square of the number of states, as matrix products over batches of rows whose
-    float32 sums are exact for whole counts.
+    Float32 sums over a batch of rows are exact for whole counts.
     """
     size = indicators.shape[1]
     total = np.zeros((size, size))
@@ -274,10 +258,9 @@ def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
 
 
 def smoothed_joint(counts: Floats, domain: Domain, smoothing: float) -> Floats:
-    """Return joint probabilities of all pairs of states, each pair's table summing to 1.
+    """Return joint probabilities of all pairs of states; diagonal blocks hold the margins on the diagonal.
 
-    `smoothing` pseudo-counts per state are spread over every table, so that all tables agree on their
-    margins. Diagonal blocks hold the margins on the diagonal.
+    `smoothing` pseudo-counts are spread over each pair's table, so that all tables agree on their margins.
     """
     sizes = domain.n_states.astype(np.float64)
     per_state = np.repeat(smoothing / sizes, domain.n_states)
@@ -307,10 +290,9 @@ def mutual_information(joint: Floats, domain: Domain) -> Floats:
 
 
 def spanning_tree(information: Floats) -> tuple[Ints, Ints]:
-    """Return the maximum spanning tree as (order, parent).
+    """Return the maximum spanning tree as (order, parent), as in `Tree`; it is one tree, even without information.
 
-    `order` lists the variables from the root, parents first; `parent` is -1 at the root. The root is a
-    centre of the tree, so that the tree is shallow. Pairs without information may be joined: it is one tree.
+    The root is a centre of the tree, so that the tree is shallow.
     """
     csgraph: Any = import_module("scipy.sparse.csgraph")  # no types there
     n = len(information)
@@ -408,10 +390,8 @@ class ChowLiuMixture(DensityEstimator):
                 weights = responsibilities.mean(axis=0)
                 kept = weights * len(rows) > 0.5
                 weights, responsibilities = weights[kept] / weights[kept].sum(), responsibilities[:, kept]
-                trees = [
-                    Tree.of_counts(pair_counts(indicators, share), rows.domain, self.smoothing)
-                    for share in responsibilities.T
-                ]
+                counts = (pair_counts(indicators, share) for share in responsibilities.T)
+                trees = [Tree.of_counts(pairs, rows.domain, self.smoothing) for pairs in counts]
                 log_probs = _component_logs(weights, trees, rows.points)
                 total = np.logaddexp.reduce(log_probs, axis=1)
                 responsibilities = np.exp(log_probs - total[:, None])
