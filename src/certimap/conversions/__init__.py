@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from certimap.conversions.choose import Choice, Option, condition, condition_quickly, plan
-from certimap.conversions.rows import Case, Estimate, Row, register
+from certimap.conversions.choose import (
+    Case,
+    Choice,
+    Estimate,
+    Option,
+    Row,
+    condition,
+    condition_quickly,
+    plan,
+    register,
+)
 from certimap.core.named import at
 
 if TYPE_CHECKING:

@@ -1,34 +1,163 @@
-"""Choice of a representation for a query: rows are tried in order, by estimated size, and one is built."""
+"""The table of representations, and the choice for a query: rows are tried in order, by estimated size."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, case_of, rows_of
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import BYTES_PER_ENTRY, Limits, TimeUp
 from certimap.core.domain import Categorical, Domain
 from certimap.core.model import Model
-from certimap.core.posterior import Capability, Facts, Guesses, Masses, Posterior, Probes, Regions, offers
+from certimap.core.named import at, place_of
+from certimap.core.posterior import (
+    Capability,
+    Decodes,
+    Draws,
+    Facts,
+    Guesses,
+    Masses,
+    Offer,
+    Posterior,
+    Probes,
+    Regions,
+    offers,
+)
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
+T = TypeVar("T")
+M = TypeVar("M", bound=Model)
+# Classes by import path, so that a query loads only the one that it needs.
+CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
+ELIMINATION = "certimap.networks.mpe_posterior:EliminationPosterior"
+MAXIMISATION = "certimap.networks.mpe_posterior:MpePosterior"
+OF_CIRCUIT = frozenset({Draws, Masses, Probes, Decodes, CIRCUIT})
+OF_TREE = frozenset({Draws, Masses, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
+# This package's rows, by the place of the type of model that they accept: loaded with the first such model.
+_OWN = {
+    "certimap.circuits.circuit:Circuit": "certimap.conversions.from_circuits:ROWS",
+    "certimap.networks.network:Network": "certimap.conversions.from_networks:ROWS",
+    "certimap.densities.gaussian_mixture:GaussianMixture": "certimap.conversions.from_densities:ROWS",
+    "certimap.densities.linear_gaussian:LinearGaussianNetwork": "certimap.conversions.from_densities:ROWS",
+}
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
+class Case(Generic[M]):
+    """A model and a query, with intermediate results shared by several rows of the table.
+
+    Attributes
+    ----------
+    model, query, limits
+        The model, a query over its domain, and limits for conditioning.
+    known
+        The intermediate results, by name.
+    """
+
+    model: M
+    query: Query
+    limits: Limits
+    known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return the cached result of `make` under a name; call it the first time."""
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
+
+
+def once(make: Callable[[Case[M]], T]) -> Callable[[Case[M]], T]:
+    """Let a function of a case run once per case; later calls return its first result."""
+
+    @wraps(make)
+    def found(case: Case[M]) -> T:
+        return case.shared(make.__qualname__, lambda: make(case))
+
+    return found
+
+
+def case_of(model: M, query: Query, limits: Limits) -> Case[M]:
+    """Return a case that takes up what an earlier one of the same run has found."""
+    found = limits.control.found
+    return Case(model, query, limits, {} if found is None else found.setdefault((id(model), query.key), {}))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a representation, estimated before it is built.
+
+    Attributes
+    ----------
+    text, work
+        The sizes in words, for `certimap info` and refusals, and the cost of one evaluation, as in `Facts.work`.
+    fits, exists
+        Whether it is within the limits, and whether the model has this representation at all.
+    """
+
+    text: str
+    work: float
+    fits: bool
+    exists: bool = True
+
+
+@dataclass(frozen=True)
+class Row(Generic[M]):
+    """One way from a model to a posterior.
+
+    Attributes
+    ----------
+    name, accepts
+        Its name in reports, and the type of model.
+    offers
+        The capabilities (protocols) of the posterior, and its own type, or the place of that type.
+    estimate
+        Returns its estimated cost.
+    build
+        Returns the posterior; raises ModelError before allocation if it does not fit, and ImpossibleEvidence if
+        p(e) = 0.
+    suits
+        Whether `auto` may choose it, checked before the estimate: a fitting row may still be the worse one.
+    is_kept
+        Whether the posterior depends only on model, query and threads, and never changes: it may then be cached
+        for the same query.
+    """
+
+    name: str
+    accepts: type[M]
+    offers: frozenset[Offer]
+    estimate: Callable[[Case[M]], Estimate]
+    build: Callable[[Case[M]], Posterior]
+    suits: Callable[[Case[M]], bool] = lambda case: True
+    is_kept: bool = False
+
+
+_ROWS: list[Row[Any]] = []
+
+
+def register(row: Row[Any]) -> None:
+    """Add the `row` from a type of model to a posterior; among equals, the first registered wins."""
+    _ROWS.append(row)
+
+
+def rows_of(model: Model) -> list[Row[Any]]:
+    """Return the rows that accept a model: this package's, then those registered, in order."""
+    own = [row for kind in type(model).__mro__ if (place := _OWN.get(place_of(kind))) for row in at(place)]
+    return [row for row in (*own, *_ROWS) if isinstance(model, row.accepts)]
+
+
+@dataclass(frozen=True)
 class CompletePosterior:
     """The distribution over no variables: one empty assignment, of probability 1."""
 
-    # natural log of p(e), where e assigns every variable of the model: of the unnormalised product in a Markov
-    # network, and of a density with real variables
-    log_evidence: float
-    domain: Domain = dataclasses.field(default_factory=lambda: Domain(()))
+    log_evidence: float  # ln p(e) where e assigns every variable; of a Markov network, of the unnormalised product
+    domain: Domain = field(default_factory=lambda: Domain(()))
 
     @property
     def facts(self) -> Facts:
@@ -55,7 +184,7 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
     start, end = int(query.domain.offsets[asked]), int(query.domain.offsets[asked + 1])
     weights = query.log_weights.copy()
     weights[start:end] = 0.0
-    one = dataclasses.replace(
+    one = replace(
         query,
         variables=np.array([asked], np.int64),
         log_weights=weights,
@@ -75,8 +204,6 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
         raise ImpossibleEvidence("the evidence has probability 0 under the model; it assigns every variable")
     return CompletePosterior(log_evidence)
 
-
-__all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability | str, ...]
 KEPT_BYTES = 10_000  # size of a posterior without its tables
@@ -98,14 +225,12 @@ ANYTIME: tuple[Wants, ...] = (("certimap.networks.posterior:NetworkPosterior",),
 
 @dataclass(frozen=True)
 class Option:
-    """A considered row of the table, with its sizes.
+    """A considered row of the table.
 
     Attributes
     ----------
-    row
-        A way from the model to a posterior.
-    estimate
-        Its sizes.
+    row, estimate
+        A way from the model to a posterior, and its sizes.
     """
 
     row: Row[Any]
@@ -118,14 +243,10 @@ class Choice:
 
     Attributes
     ----------
-    case
-        The model and the query.
-    row
-        The chosen row.
-    options
-        All considered rows, in order.
-    why
-        The reason, in words.
+    case, row
+        The model and the query, and the chosen row.
+    options, why
+        All considered rows, in order, and the reason in words.
     """
 
     case: Case[Any]
@@ -253,20 +374,18 @@ def plan(
             f"a {type(model).__name__} is no model that certimap can condition; a circuit, a network, a learned "
             "model, or a type that overrides condition() or is registered is expected"
         )
-    options: list[Option] = []
+    options: dict[int, Option] = {}
     for wanted, why in AUTO if wants is None else ((tuple(wants), "the solver works on it"),):
-        for row in rows:
+        for k, row in enumerate(rows):
             if not offers(row.offers, wanted) or (wants is None and not row.suits(case)):
                 continue
-            option = next((o for o in options if o.row is row), None)
-            if option is None:
-                option = Option(row, row.estimate(case))
-                options.append(option)
-            if option.estimate.fits:
-                return Choice(case, row, tuple(options), why)
-    if wants and not any(o.estimate.exists for o in options):
+            if k not in options:
+                options[k] = Option(row, row.estimate(case))
+            if options[k].estimate.fits:
+                return Choice(case, row, tuple(options.values()), why)
+    if wants and not any(o.estimate.exists for o in options.values()):
         return plan(model, query, wants=(), limits=limits)
-    found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
+    found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options.values())
     raise TooLarge(
         f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); "
         f"{case.limits.remedy}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from importlib import import_module
 from typing import Any
 
@@ -33,6 +34,7 @@ from certimap.trees.wide import Wide
 DOING = "looking for the tree of a structured circuit"
 SECONDS_PER_ENTRY = 4e-7
 NODES_PER_LOOK = 1024
+MAX_SPREAD = 4  # most table entries, of a tree or of all trees, per edge of the circuit
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
 
 
@@ -46,11 +48,10 @@ def tree_of_circuit(
 ) -> BucketTreePosterior | None:
     """Return the distribution of a structured circuit as a tree of regions, or None.
 
-    Products that split a scope more finely than others are regrouped. Shared products, sums of sums, and sums of
-    different depth over one scope are supported. None if the circuit is not structured, has a real variable, or
-    needs more than `max_table` entries in all tables together. `log_evidence` is ln p(e) for the posterior, 0 for
-    None. Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries. Raises TimeUp if the
-    deadline of `control` leaves too little time.
+    Products that split a scope more finely than others are regrouped. None if the circuit is not structured, has a
+    real variable, or needs more than `max_table` entries in all tables together. `log_evidence` is ln p(e) for the
+    posterior, 0 for None. Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
+    Raises TimeUp if the deadline of `control` leaves too little time.
     """
     control = control or Control()
     if not plan.domain.is_discrete or not _may_be_structured(plan, control):
@@ -75,10 +76,7 @@ def tree_of_circuit(
 
 
 def _may_be_structured(plan: Plan, control: Control) -> bool:
-    """Whether the products below the topmost sums leave their scopes in several blocks.
-
-    A quick test that rejects most unstructured circuits before the search for a tree.
-    """
+    """Whether the products below the topmost sums leave their scopes in several blocks; a quick first test."""
     stands_for = _without_links(plan)
     root = int(stands_for[-1])
     cut = np.zeros(plan.n_nodes, np.bool_)
@@ -110,13 +108,17 @@ def _below(plan: Plan, stands_for: Ints, nodes: Ints) -> Ints:
 
 def _blocks(plan: Plan, cut: Flags) -> Ints32:
     """Return each variable's connected component in the circuit without edges from `cut` nodes."""
-    sparse: Any = import_module("scipy.sparse")  # no types there
     edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
     upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
     lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
-    size = plan.n_nodes + len(plan.domain)
+    return _components(upper, lower, plan.n_nodes + len(plan.domain))[plan.n_nodes :]
+
+
+def _components(upper: Ints | Ints32, lower: Ints | Ints32, size: int) -> Ints32:
+    """Return the connected component of each of `size` nodes, joined in pairs."""
+    sparse: Any = import_module("scipy.sparse")  # no types there
     joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
-    return sparse.csgraph.connected_components(joins, directed=False)[1][plan.n_nodes :]
+    return sparse.csgraph.connected_components(joins, directed=False)[1]
 
 
 def _positions(mask: int) -> Iterator[int]:
@@ -171,12 +173,8 @@ class _Nodes:
         return self.known.setdefault(key, node)
 
     def _scope_of(self, parts: Parts) -> int:
-        scope = 0
-        for child in parts[0]:
-            scope |= self.scope[child]
-        for leaf in parts[1]:
-            scope |= 1 << int(self.plan.leaf_var[leaf])
-        return scope
+        of_leaves = (1 << int(self.plan.leaf_var[leaf]) for leaf in parts[1])
+        return reduce(int.__or__, (*(self.scope[child] for child in parts[0]), *of_leaves), 0)
 
     def split(self, node: int) -> list[tuple[int, int, bool]]:
         """Return (scope, node or leaf, whether it is a leaf) for each part of a product."""
@@ -270,9 +268,8 @@ class _Tree:
 
     def _split(self, latent: int, products: list[int]) -> list[tuple[int, list[int]]] | None:
         """Emit the leaves of products over one scope; return (latent variable, nodes) for each other part."""
-        nodes = self.nodes
-        parts = [nodes.split(p) for p in products]
-        block_of = _common_blocks(nodes.scope[products[0]], [[part[0] for part in split] for split in parts])
+        parts = [self.nodes.split(p) for p in products]
+        block_of = _common_blocks(self.nodes.scope[products[0]], [[part[0] for part in split] for split in parts])
         if block_of is None:
             return None
         sizes = Counter(block_of.values())
@@ -286,7 +283,7 @@ class _Tree:
                 grouped.setdefault(block, ([], []))[is_leaf].append(item)
             for block, (children, leaves) in grouped.items():
                 is_single = not children and len(leaves) == 1
-                item = leaves[0] if is_single else nodes.product((tuple(children), tuple(leaves)))
+                item = leaves[0] if is_single else self.nodes.product((tuple(children), tuple(leaves)))
                 chosen.setdefault(block, []).append(item)
         below: list[tuple[int, list[int]]] = []
         for block, items in chosen.items():
@@ -294,13 +291,12 @@ class _Tree:
                 if not self._emit(latent, items):
                     return None
                 continue
-            states = list(dict.fromkeys(items))
-            if not self._reserve(len(items), len(states)):
+            place = {s: i for i, s in enumerate(dict.fromkeys(items))}
+            if not self._reserve(len(items), len(place)):
                 return None
-            place = {s: i for i, s in enumerate(states)}
-            choice = np.full((len(items), len(states)), -np.inf)
+            choice = np.full((len(items), len(place)), -np.inf)
             choice[np.arange(len(items)), [place[s] for s in items]] = 0.0
-            below.append((self._latent(latent, choice), states))
+            below.append((self._latent(latent, choice), list(place)))
         return below
 
     def _emit(self, latent: int, leaves: Sequence[int]) -> bool:
@@ -315,10 +311,7 @@ class _Tree:
 
 
 def _common_blocks(scope: int, splits: Sequence[Sequence[int]]) -> dict[int, int] | None:
-    """Return the finest blocks of a scope that no product cuts: a number for each variable.
-
-    None if a product's parts do not cover the scope.
-    """
+    """Number each variable by its finest block that no product cuts; None where parts do not cover the scope."""
     block_of = {v: v for v in _positions(scope)}
     members = {v: [v] for v in block_of}
     for split in {tuple(sorted(split)) for split in splits}:
@@ -336,7 +329,6 @@ def _common_blocks(scope: int, splits: Sequence[Sequence[int]]) -> dict[int, int
 
 MAX_TREES = 64
 MIN_DENSITY = 8  # edges per tree and variable; where they are fewer, the circuit's own bounds are cheaper
-MAX_SPREAD = 4  # table entries of all trees per edge of the circuit
 N_ROWS = 64  # rows per set
 EDGES_PER_ENTRY = 6  # cost in edge visits of a set's row per table entry
 BLOCK = 8  # boxes a thread takes at a time
@@ -345,16 +337,16 @@ BLOCK = 8  # boxes a thread takes at a time
 def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | None:
     """Return a circuit as a sum of trees if its root is a sum of structured circuits, else None.
 
-    Terms of the root's sum that share nodes belong to one tree. None also for more than 64 trees, trees of fewer
-    than eight edges per variable on average, or more than four table entries per edge. Cost: linear in the
-    circuit's edges until the first part without a tree. Raises TimeUp if the deadline of `control` leaves too
-    little time.
+    Terms of the root's sum that share nodes belong to one tree. None also where `MAX_TREES`, `MIN_DENSITY` or
+    `MAX_SPREAD` is not kept. Cost: linear in the circuit's edges until the first part without a tree. Raises
+    TimeUp if the deadline of `control` leaves too little time.
     """
     root = plan.n_nodes - 1
     parts = plan.children[plan.child_ptr[root] : plan.child_ptr[root + 1]]
     if not plan.domain.is_discrete or not plan.is_sum[root] or len(parts) < 2 or np.any(plan.decides >= 0):
         return None
-    label = _connected(plan)
+    inner = plan.parent_of_edge < root
+    label = _components(plan.parent_of_edge[inner], plan.children[inner], plan.n_nodes)
     labels = np.unique(label[parts])
     is_dense = plan.n_edges >= MIN_DENSITY * len(labels) * len(plan.domain)
     if not 2 <= len(labels) <= MAX_TREES or not is_dense:
@@ -372,15 +364,6 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
         room -= tree.region_tree.n_entries
         trees.append(tree)
     return TreeSum(trees, log_weights)
-
-
-def _connected(plan: Plan) -> Ints32:
-    """Return each node's connected component in the circuit without its root."""
-    sparse: Any = import_module("scipy.sparse")  # no types there
-    inner = plan.parent_of_edge < plan.n_nodes - 1
-    upper, lower = plan.parent_of_edge[inner], plan.children[inner]
-    joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(plan.n_nodes, plan.n_nodes))
-    return sparse.csgraph.connected_components(joins, directed=False)[1]
 
 
 def _mixed(plan: Plan, keep: Flags, parts: Ints32, log_weights: Floats) -> Plan:
@@ -466,7 +449,7 @@ class TreeMixtureProber(PlanProber):
         """Bound all open boxes, and all later ones, by the trees; one call completes the tightening."""
         is_first = not self._is_ready
         self.log_target = log_threshold
-        if not is_first or not self._is_ready or not len(within):
+        if not (is_first and self._is_ready and len(within)):
             return Tightening(0, True, True)
         room = self.trees.room(N_ROWS)
         bound = self.trees.bound(within.mask[0] > 0, log_threshold, room, self.control)

@@ -9,8 +9,13 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.circuit_to_tree import TreeMixturePosterior, tree_of_circuit, trees_of_circuit
-from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
+from certimap.conversions.choose import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
+from certimap.conversions.circuit_to_tree import (
+    MAX_SPREAD,
+    TreeMixturePosterior,
+    tree_of_circuit,
+    trees_of_circuit,
+)
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Guesses, Posterior
 from certimap.errors import ModelError
@@ -18,7 +23,6 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum
 
 MIN_MIXTURE = 5_500  # below this number of edges, searching the circuit takes less time than finding trees
-MAX_SPREAD = 4  # limit for `auto`: table entries of a tree per edge of its circuit
 
 
 @once
@@ -61,10 +65,9 @@ def _half(control: Control) -> Control:
 
 
 def _tree_suits(case: Case[Circuit]) -> bool:
-    """Whether `auto` may take the tree.
+    """Whether `auto` may take the tree, which gets half of the remaining time: the circuit has an answer too.
 
-    If a sum decides a query variable, the circuit's own bounds are sharp, and searches on it close at once. Since
-    the conditioned circuit also has an answer, the tree gets half of the remaining time.
+    If a sum decides a query variable, the circuit's own bounds are sharp, and searches on it close at once.
     """
     if not _size(case).fits or np.any(_conditioned(case).plan.decides >= 0):
         return False
@@ -79,9 +82,8 @@ def _tree_size(case: Case[Circuit]) -> Estimate:
         return _size(case)
     tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.table_allowed)
     if tree is None:
-        return Estimate(
-            "the circuit is not structured, or its tables are too large", 0.0, fits=False, exists=False
-        )
+        text = "the circuit is not structured, or its tables are too large"
+        return Estimate(text, 0.0, fits=False, exists=False)
     n_entries = tree.region_tree.n_entries
     return Estimate(f"{n_entries} table entries", n_entries, fits=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row, once
+from certimap.conversions.choose import OF_CIRCUIT, Case, Estimate, Row, once
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Offer, Posterior, Probes
 from certimap.core.query import make_query
@@ -19,6 +19,8 @@ from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
 from certimap.densities.posterior import MixedNormals, NormalsPosterior, SampledMixed, SampledNormals
 from certimap.errors import QueryError
+
+_Network = Case[LinearGaussianNetwork]
 
 
 def _size(case: Case[GaussianMixture]) -> Estimate:
@@ -30,26 +32,12 @@ def _conditioned(case: Case[GaussianMixture]) -> Posterior:
     return conditioned(case.model, case.query, case.limits.workers)
 
 
-def _network_size(case: Case[LinearGaussianNetwork], exists: bool) -> Estimate:
-    n = case.model.n_configurations(case.query)
-    text = f"{n} configurations of discrete variables"
-    if n > MAX_CONFIGURATIONS:
-        text += f", of at most {MAX_CONFIGURATIONS}"
-    return Estimate(text, n * max(len(case.query.variables), 1) ** 2, exists and n <= MAX_CONFIGURATIONS, exists)
-
-
-def _kinds(case: Case[LinearGaussianNetwork]) -> tuple[bool, bool]:
-    """Return whether discrete and whether real variables are queried."""
-    n_states = case.query.query_domain.n_states
-    return bool(np.any(n_states > 0)), bool(np.any(n_states == 0))
-
-
 @once
-def _components(case: Case[LinearGaussianNetwork]) -> Components:
+def _components(case: _Network) -> Components:
     return case.model.components(case.query)
 
 
-def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
+def _table_of_states(case: _Network) -> Posterior:
     """Return p(states | evidence) by Bayes' rule: a circuit of indicators weighted by the evidence."""
     found = _components(case)
     domain = case.query.query_domain
@@ -63,19 +51,15 @@ def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
         products.append(builder.product(leaves) if len(leaves) > 1 else leaves[0])
     logs = [float(log_sum(found.log_weights[which.ravel() == k])) for k in range(len(states))]
     builder.sum(products, log_weights=[log + found.log_evidence for log in logs])
-    limits = case.limits
+    circuit, limits = builder.build(normalised=False), case.limits
     made = CircuitPosterior.from_circuit(
-        builder.build(normalised=False),
-        make_query(domain),
-        max_edges=limits.edges_allowed,
-        workers=limits.workers,
-        control=limits.control,
+        circuit, make_query(domain), max_edges=limits.edges_allowed, workers=limits.workers, control=limits.control
     )
     plan = replace(made.plan, log_error=made.plan.log_error + found.log_slack)  # of the weights
     return CircuitPosterior(plan, made.log_evidence, made.workers, made.origin)
 
 
-def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:
+def _one_mixture(case: _Network) -> Posterior:
     found = _components(case)
     assert found.mixture is not None
     return within_limits(
@@ -83,44 +67,42 @@ def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:
     )
 
 
-def _mixture_per_state(case: Case[LinearGaussianNetwork]) -> Posterior:
+def _mixture_per_state(case: _Network) -> Posterior:
     found = _components(case)
     assert found.mixture is not None
     states, which = np.unique(found.states, axis=0, return_inverse=True)
-    parts: list[NormalsPosterior] = []
+    hidden, parts = found.hidden, list[NormalsPosterior]()
     for k in range(len(states)):
         chosen = np.flatnonzero(which.ravel() == k)
-        hidden = found.hidden
-        if hidden is not None:
-            hidden = hidden._replace(windows=hidden.windows.part(chosen))
-        mixture = found.mixture.part(chosen)
-        workers = case.limits.workers
-        parts.append(within_limits(mixture, found.log_evidence, case.query, workers, hidden, found.log_slack))
+        own = None if hidden is None else hidden._replace(windows=hidden.windows.part(chosen))
+        mixture, workers = found.mixture.part(chosen), case.limits.workers
+        parts.append(within_limits(mixture, found.log_evidence, case.query, workers, own, found.log_slack))
     made = SampledMixed if isinstance(parts[0], SampledNormals) else MixedNormals
-    log_mass = 0.0 if found.hidden is None or found.hidden.log_mass is None else found.hidden.log_mass
+    log_mass = 0.0 if hidden is None or hidden.log_mass is None else hidden.log_mass
     return made(case.query.query_domain, states, parts, found.log_evidence + log_mass)
 
 
-_Network = Case[LinearGaussianNetwork]
-
-
 def _row(
-    name: str, offers: frozenset[Offer], build: Callable[[_Network], Posterior], kinds: Sequence[tuple[bool, bool]]
+    name: str, offers: frozenset[Offer], build: Callable[[_Network], Posterior], *kinds: tuple[bool, bool]
 ) -> Row[LinearGaussianNetwork]:
     """Return a row for some kinds of queries: (with discrete, with real query variables)."""
 
     def suits(case: _Network) -> bool:
-        return _kinds(case) in kinds
+        n_states = case.query.query_domain.n_states
+        return (bool(np.any(n_states > 0)), bool(np.any(n_states == 0))) in kinds
 
     def estimate(case: _Network) -> Estimate:
-        return _network_size(case, suits(case))
+        n, exists = case.model.n_configurations(case.query), suits(case)
+        fits = n <= MAX_CONFIGURATIONS
+        text = f"{n} configurations of discrete variables{'' if fits else f', of at most {MAX_CONFIGURATIONS}'}"
+        return Estimate(text, n * max(len(case.query.variables), 1) ** 2, exists and fits, exists)
 
     return Row(name, LinearGaussianNetwork, offers, estimate, build, suits)
 
 
 ROWS: tuple[Row[Any], ...] = (
     Row("mixture of Gaussians", GaussianMixture, frozenset({Probes, NormalsPosterior}), _size, _conditioned),
-    _row("probabilities of states", OF_CIRCUIT, _table_of_states, [(True, False), (False, False)]),
-    _row("one mixture of Gaussians", frozenset({Probes, NormalsPosterior}), _one_mixture, [(False, True)]),
-    _row("a mixture per state", frozenset({Probes, MixedNormals}), _mixture_per_state, [(True, True)]),
+    _row("probabilities of states", OF_CIRCUIT, _table_of_states, (True, False), (False, False)),
+    _row("one mixture of Gaussians", frozenset({Probes, NormalsPosterior}), _one_mixture, (False, True)),
+    _row("a mixture per state", frozenset({Probes, MixedNormals}), _mixture_per_state, (True, True)),
 )

@@ -9,18 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from certimap.conversions.rows import (
-    OF_CIRCUIT,
-    OF_ELIMINATION,
-    OF_MAXIMISATION,
-    OF_TREE,
-    STREAMED,
-    Case,
-    Estimate,
-    Row,
-    always,
-    once,
-)
+from certimap.conversions.choose import ELIMINATION, MAXIMISATION, OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import WorkClock
 from certimap.core.named import Named
@@ -96,7 +85,9 @@ def _tables(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
     return out, sizes
 
 
+OF_MAXIMISATION = frozenset({MAXIMISATION})
 OF_RELAXATION = frozenset({Probes, "certimap.networks.posterior:NetworkPosterior"})
+_STREAMED = "certimap.networks.streamed:StreamedPosterior"
 OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.posterior:TwoSidedNetworkPosterior"}
 # Time for building a tree, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
@@ -147,9 +138,8 @@ def _circuit_size(case: Case[Network]) -> Estimate:
     if is_too_wide(case):
         return TOO_WIDE
     elimination = elimination_of(case)
-    return Estimate(
-        elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
-    )
+    fits = not is_large(elimination, case.limits.edges_allowed)
+    return Estimate(elimination.describe(), elimination.n_edges, fits)
 
 
 def _circuit(case: Case[Network]) -> Posterior:
@@ -194,9 +184,8 @@ def _tree_work(case: Case[Network]) -> float:
 
 
 def _sums_nothing(case: Case[Network]) -> bool:
-    reduced = reduced_of(case)
-    queried = set(reduced.query)
-    return all(queried.issuperset(f.scope) for f in reduced.factors)
+    queried = set(reduced_of(case).query)
+    return all(queried.issuperset(f.scope) for f in reduced_of(case).factors)
 
 
 def _eliminates(case: Case[Network]) -> bool:
@@ -224,7 +213,7 @@ def _is_maximisation(case: Case[Network]) -> bool:
 
 
 def _row(
-    name: str, offers: frozenset[Offer], make: str, suits: Callable[[Case[Network]], bool] = always
+    name: str, offers: frozenset[Offer], make: str, suits: Callable[[Case[Network]], bool] = lambda case: True
 ) -> Row[Network]:
     """Return a row made in `from_wide_networks`, a module that queries with small trees never load."""
     size, build = (Named(f"certimap.conversions.from_wide_networks:{name}") for name in (f"{make}_size", make))
@@ -235,10 +224,10 @@ TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree, _has_tab
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit, _has_tables, is_kept=True),
     TREE,
-    _row("elimination", OF_ELIMINATION, "elimination", _eliminates),
+    _row("elimination", OF_MAXIMISATION | {ELIMINATION, Draws, Masses, Probes}, "elimination", _eliminates),
     _row("maximisation", OF_MAXIMISATION, "maximisation", _is_maximisation),
     _row("relaxed network", OF_RELAXATION, "relaxed"),
     _row("relaxed network, two-sided", OF_TWO_SIDES, "two_sided"),
     # last, and chosen only for its special capabilities: solvers that need no draws must not wait for the sum
-    _row("streamed elimination", OF_RELAXATION | {Draws, Masses, STREAMED}, "streamed", lambda case: False),
+    _row("streamed elimination", OF_RELAXATION | {Draws, Masses, _STREAMED}, "streamed", lambda case: False),
 )

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields, replace
 from functools import partial
 
+from certimap.conversions.choose import Case, Estimate, once
 from certimap.conversions.from_networks import (
     TOO_WIDE,
     build_tree,
@@ -15,7 +16,6 @@ from certimap.conversions.from_networks import (
     reduced_of,
     tree_size,
 )
-from certimap.conversions.rows import Case, Estimate, once
 from certimap.core.control import TimeUp, shown_bytes
 from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
@@ -88,10 +88,8 @@ def elimination_size(case: Case[Network]) -> Estimate:
     if found is None:
         return Estimate("nuisance variables that do not sum into small tables", tree.work, fits=False)
     prepared, order = found
-    text = f"{order.n_entries:.3g} table entries to maximise"
-    return Estimate(
-        text, WORK_PER_TABLE * len(prepared.problem.tables), order.n_bytes <= case.limits.control.memory_limit
-    )
+    text, work = f"{order.n_entries:.3g} table entries to maximise", WORK_PER_TABLE * len(prepared.problem.tables)
+    return Estimate(text, work, order.n_bytes <= case.limits.control.memory_limit)
 
 
 def elimination(case: Case[Network]) -> Posterior:
@@ -99,10 +97,8 @@ def elimination(case: Case[Network]) -> Posterior:
     if found is None:
         raise TooLarge("nuisance variables are left that do not sum into small tables; use another representation")
     prepared, order = found
-    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
-        total = Total(0.0, 0.0)
-    else:
-        total = sum_all(prepared.problem, order, case.limits.control)
+    is_one = isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any()
+    total = Total(0.0, 0.0) if is_one else sum_all(prepared.problem, order, case.limits.control)
     make_tree, functions = partial(build_tree, case), _posed(case)[1]
     return EliminationPosterior(case.query, prepared, order, total, make_tree, case.limits.workers, functions)
 
@@ -143,11 +139,8 @@ def streamed_size(case: Case[Network]) -> Estimate:
     order, limits = _streamed(case)[1], case.limits
     text = f"{order.n_entries:.3g} table entries to sum, {shown_bytes(order.n_bytes_summed)} at once"
     fits = order.n_bytes_summed <= limits.control.memory_limit and order.n_entries <= MOST_STREAMED
-    return Estimate(
-        text,
-        order.n_entries,
-        fits and order.largest <= (math.inf if limits.max_edges is None else limits.max_edges),
-    )
+    most = math.inf if limits.max_edges is None else limits.max_edges
+    return Estimate(text, order.n_entries, fits and order.largest <= most)
 
 
 def streamed(case: Case[Network]) -> Posterior:
@@ -160,19 +153,13 @@ def as_network(case: Case[Network], log_total: float, log_slack: float) -> Netwo
     """Return a tree's posterior as tables of its network, with the tree's ln p(e) and its error."""
     prepared, limits = _prepared(case), case.limits
     prepared = replace(prepared, problem=relative_to(prepared.problem, Total(log_total, log_slack)))
-    return NetworkPosterior(
-        case.query.query_domain,
-        prepared,
-        log_total,
-        limits.workers or default_workers(),
-        limits.control,
-        log_ceiling=prepared.problem.log_slack,
-    )
+    domain, workers = case.query.query_domain, limits.workers or default_workers()
+    ceiling = prepared.problem.log_slack
+    return NetworkPosterior(domain, prepared, log_total, workers, limits.control, log_ceiling=ceiling)
 
 
 def two_sided_size(case: Case[Network]) -> Estimate:
-    text = f"values of points between two sides, each in {PART_WORK:.3g} table entries"
-    return Estimate(text, PART_WORK, fits=True)
+    return Estimate(f"values of points between two sides, each in {PART_WORK:.3g} table entries", PART_WORK, True)
 
 
 def two_sided(case: Case[Network]) -> Posterior:
@@ -180,14 +167,9 @@ def two_sided(case: Case[Network]) -> Posterior:
     if known.log_evidence is None or not case.query.log_weights.any():
         return TwoSidedNetworkPosterior(**{f.name: getattr(known, f.name) for f in fields(known)})
     # Without p(e): a lower side over p(e) would be read as the answer's probability.
-    return TwoSidedNetworkPosterior(
-        case.query.query_domain,
-        _prepared_soon(case),
-        None,
-        limits.workers or default_workers(),
-        limits.control,
-        log_ceiling=log_largest_joint(case.model, case.query),
-    )
+    domain, workers = case.query.query_domain, limits.workers or default_workers()
+    prepared, ceiling = _prepared_soon(case), log_largest_joint(case.model, case.query)
+    return TwoSidedNetworkPosterior(domain, prepared, None, workers, limits.control, log_ceiling=ceiling)
 
 
 @once

@@ -125,7 +125,7 @@ class _Group:
             order = elimination_order(reduced, elimination)
             for start in range(0, len(rows), n_together):
                 part = rows[start : start + n_together]
-                found.update(zip(part, self._together(np.array(part), reduced, order), strict=False))
+                found |= zip(part, self._together(np.array(part), reduced, order), strict=False)
         return {i: tree for i, tree in found.items() if tree.log_evidence > -math.inf}
 
     def _together(self, rows: Ints, reduced: Reduced, order: list[int]) -> list[BucketTreePosterior]:
@@ -138,19 +138,17 @@ class _Group:
         first = self.queries[int(rows[0])]
         positions = {v: i for i, v in enumerate(first.variables.tolist())}
         kept, totals, log_error = conditionals(buckets[:-1], positions)
-        log_evidence = np.zeros(len(rows))
-        for total in totals:
-            log_evidence = log_evidence + total.logs()
-        log_evidence = log_evidence + constants
+        log_evidence = sum((total.logs() for total in totals), np.zeros(len(rows))) + constants
         domain = first.query_domain
         template, entries = _laid_out(contract_chains(kept, positions), positions, domain.offsets, axis)
         if template is None:
             return []
-        workers = self.limits.workers or 1
-        return [
-            BucketTreePosterior(domain, _with_tables(template, entries[r], value, log_error), workers)
-            for r, value in enumerate(log_evidence.tolist())
-        ]
+        trees: list[BucketTreePosterior] = []
+        for own, value in zip(entries, log_evidence.tolist(), strict=True):
+            arrays = template.arrays._replace(tables=own, mantissas=own, exponents=np.empty(0, np.int64))
+            tree = replace(template, arrays=arrays, log_evidence=value, log_error=log_error)
+            trees.append(BucketTreePosterior(domain, tree, self.limits.workers or 1))
+        return trees
 
     def _tables(
         self, rows: Ints, reduced: Reduced, axis: int
@@ -198,9 +196,8 @@ class _Group:
             if v in scope:
                 shape[1 + scope.index(v)] = len(states[v])
             index.append(states[v].reshape(shape))
-        values = np.broadcast_to(
-            table[tuple(index)] if index else table, (len(rows), *(len(states[v]) for v in scope))
-        )
+        entries = table[tuple(index)] if index else table
+        values = np.broadcast_to(entries, (len(rows), *(len(states[v]) for v in scope)))
         for at, v in enumerate(scope):
             if v in partial:
                 values = with_all_states(values, at + 1, partial[v], int(self.network.domain.n_states[v]), zero)
@@ -231,8 +228,3 @@ def _laid_out(
     n_rows = len(flat[0])
     entries = np.concatenate([np.zeros((n_rows, 1)), np.ones((n_rows, RESERVED - 1)), *flat], axis=1)
     return template, np.ascontiguousarray(entries[:, template.arrays.tables.astype(np.int64)])
-
-
-def _with_tables(template: RegionTree, tables: Floats, log_evidence: float, log_error: float) -> RegionTree:
-    arrays = template.arrays._replace(tables=tables, mantissas=tables, exponents=np.empty(0, np.int64))
-    return replace(template, arrays=arrays, log_evidence=log_evidence, log_error=log_error)

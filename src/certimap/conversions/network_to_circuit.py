@@ -34,7 +34,6 @@ from certimap.networks.reduction import Reduced, reduce_network
 if TYPE_CHECKING:
     from certimap.networks.network import Network
 
-
 # Log weights closer than this are equal in comparisons of nodes: rows of a table that differ only by rounding
 # then share their circuits. The resulting error is below the error of summing in float64.
 LOG_WEIGHT_GRAIN = 2.0**-42
@@ -47,12 +46,9 @@ class NodeStore:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self.n_nodes = 0
-        self._kinds: list[Ints8] = []
-        self._n_children: list[Ints] = []
+        self._nodes: list[tuple[Ints8, Ints, Ints32, Ints]] = []  # kinds, numbers of children, variables, sizes
         self._children: list[Ints] = []
         self._log_weights: list[Floats] = []
-        self._leaf_vars: list[Ints32] = []
-        self._n_params: list[Ints] = []
         self._params: list[Floats] = []
 
     def leaves(self, variable: int, log_weights: Floats) -> Ints:
@@ -76,38 +72,24 @@ class NodeStore:
 
     def _add(self, kind: NodeKind, n_children: Ints, variable: int = -1, n_params: int = 0) -> Ints:
         n = len(n_children)
-        self._kinds.append(np.full(n, kind, np.int8))
-        self._n_children.append(n_children)
-        self._leaf_vars.append(np.full(n, variable, np.int32))
-        self._n_params.append(np.full(n, n_params, np.int64))
+        kinds, variables = np.full(n, kind, np.int8), np.full(n, variable, np.int32)
+        self._nodes.append((kinds, n_children, variables, np.full(n, n_params, np.int64)))
         self.n_nodes += n
         return np.arange(self.n_nodes - n, self.n_nodes, dtype=np.int64)
 
     def circuit(self) -> Circuit:
         """Return the circuit whose root is the last node added, without unreachable nodes."""
-        made = Circuit(
-            self.domain,
-            np.concatenate(self._kinds),
-            _starts(np.concatenate(self._n_children)),
-            np.concatenate([*self._children, np.zeros(0, np.int64)]),
-            np.concatenate([*self._log_weights, np.zeros(0)]),
-            np.concatenate(self._leaf_vars),
-            _starts(np.concatenate(self._n_params)),
-            np.concatenate([*self._params, np.zeros(0)]),
-        )
+        kinds, n_children, variables, n_params = map(np.concatenate, zip(*self._nodes, strict=True))
+        children = np.concatenate([*self._children, np.zeros(0, np.int64)])
+        log_weights, params = (np.concatenate([*p, np.zeros(0)]) for p in (self._log_weights, self._params))
+        child_ptr, param_ptr = (np.append(0, np.cumsum(counts)) for counts in (n_children, n_params))
+        made = Circuit(self.domain, kinds, child_ptr, children, log_weights, variables, param_ptr, params)
         alive = made.reached()
         return made if alive.all() else made.part(alive)
 
 
-def _starts(counts: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int64)
-
-
 def distinct(columns: Sequence[Ints | Words]) -> tuple[Ints, Ints]:
-    """Find the distinct rows of a table given by columns.
-
-    Returns the first occurrence of each distinct row, in sorted order of rows, and each row's index among them.
-    """
+    """Return the first of each distinct row of some columns, in sorted order, and each row's index among them."""
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), np.bool_)
     new[:1] = True
@@ -136,10 +118,7 @@ def grains(log_weights: Floats) -> Ints:
 
 
 def hashed_rows(parts: Sequence[Ints], starts: Ints) -> list[Words]:
-    """Return two 64-bit hashes of each run of entries, each entry a tuple of one integer per part.
-
-    Runs begin at `starts` and are never empty; the order of entries inside a run does not count.
-    """
+    """Return two 64-bit hashes of each run of entries, whatever their order; an entry has one integer per part."""
     hashes: list[Words] = []
     for seed in (1, 2):
         entry = np.zeros(len(parts[0]), np.uint64)
@@ -192,12 +171,9 @@ class Compiler:
     def __init__(
         self, reduced: Reduced, elimination: Elimination, domain: Domain, control: Control | None = None
     ) -> None:
-        self.pace = WorkClock(
-            control or Control(), f"compiling a circuit of {elimination.describe()}", SECONDS_PER_ENTRY
-        )
-        self.reduced = reduced
-        self.elimination = elimination
-        self.store = NodeStore(domain)
+        doing = f"compiling a circuit of {elimination.describe()}"
+        self.pace = WorkClock(control or Control(), doing, SECONDS_PER_ENTRY)
+        self.reduced, self.elimination, self.store = reduced, elimination, NodeStore(domain)
         self.position = {v: i for i, v in enumerate(reduced.query)}
 
     def circuit(self) -> Circuit:
@@ -266,8 +242,8 @@ class Compiler:
     def columns(self, incoming: list[Message], clique: tuple[int, ...], size: int) -> list[Ints]:
         """Return node tables, broadcast to the clique, whose entries are to be multiplied.
 
-        If another message smaller than the clique contains all variables of a message, the two are
-        multiplied first; all entries of the clique that extend the product then share it.
+        A message inside another one that is smaller than the clique is multiplied into it first: entries of the
+        clique then share the products.
         """
         by_scope: dict[tuple[int, ...], list[Ints]] = {}
         for message in incoming:
@@ -286,7 +262,7 @@ class Compiler:
         return out
 
     def product_table(self, nodes: list[Ints]) -> Ints:
-        """Multiply node tables entry by entry, if none is zero; the first has the shape of the product."""
+        """Multiply node tables entry by entry; the first has the shape of the product."""
         if len(nodes) == 1:
             return nodes[0]
         shape = nodes[0].shape
@@ -298,7 +274,6 @@ class Compiler:
         return out.reshape(shape)
 
     def joined(self, combos: Ints) -> Ints:
-        """Return one node for each combination of nodes."""
         return combos[:, 0] if combos.shape[1] == 1 else self.store.products(combos)
 
     def leaves(self, variable: int, log_weights: Floats) -> Ints:
@@ -358,19 +333,16 @@ class Compiler:
 
 
 class _Groups:
-    """Entries of a clique grouped by row and by the nodes they multiply.
-
-    Per group: its row, its combination of nodes (`key`), the log of its total weight, and where its entries are
-    among the sorted ones (`start`, `size`). Per sorted entry: the state of the eliminated variable, and its log
-    weight.
-    """
+    """Entries of a clique, sorted, and grouped by row and by the nodes they multiply."""
 
     def __init__(self, rows: Ints, states: Ints, keys: Ints, log_weights: Floats) -> None:
         order = np.lexsort((keys, rows))
         rows, keys = rows[order], keys[order]
         new = np.ones(len(order), np.bool_)
         new[1:] = (rows[1:] != rows[:-1]) | (keys[1:] != keys[:-1])
+        # per entry: the state of the eliminated variable, and the log weight
         self.state, self.weight = states[order], log_weights[order]
+        # per group: its first entry, their number, its row, its combination of nodes, and its total
         self.start = np.flatnonzero(new)
         self.size = np.diff(self.start, append=len(order))
         self.row, self.key = rows[self.start], keys[self.start]

@@ -11,7 +11,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
+from certimap.conversions.choose import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.box import Points
 from certimap.core.control import WorkClock

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import certimap
-from certimap.conversions import rows
+from certimap.conversions import choose
 from certimap.core.named import Named, at, is_one_of, place_of
 from certimap.core.posterior import Decodes, Draws, Masses, offers
 from certimap.io.formats import FORMATS
@@ -35,7 +35,7 @@ def places_in(source: str) -> set[str]:
     return {t for t in texts if isinstance(t, str) and t.startswith("certimap.") and t.count(":") == 1}
 
 
-@pytest.mark.parametrize("module", ["conversions/rows.py", "conversions/choose.py", "io/formats.py"])
+@pytest.mark.parametrize("module", ["conversions/choose.py", "io/formats.py"])
 def test_every_place_exists(module):
     places = places_in((ROOT / module).read_text(encoding="utf-8"))
     assert places
@@ -64,10 +64,10 @@ def test_classes_are_known_by_their_place():
 
 def test_what_is_wanted_may_be_named_or_given():
     tree = at("certimap.trees.bucket_tree:BucketTreePosterior")
-    assert offers(rows.OF_TREE, (tree, Draws | Decodes))
-    assert offers(rows.OF_TREE, (place_of(tree), Masses))
-    assert not offers(rows.OF_TREE, (rows.CIRCUIT,))
-    assert not offers(rows.OF_TREE, (Decodes,))
+    assert offers(choose.OF_TREE, (tree, Draws | Decodes))
+    assert offers(choose.OF_TREE, (place_of(tree), Masses))
+    assert not offers(choose.OF_TREE, (choose.CIRCUIT,))
+    assert not offers(choose.OF_TREE, (Decodes,))
 
 
 def test_a_small_query_loads_little():

@@ -10,7 +10,7 @@ import pytest
 from certimap import Domain, Factor, MarkovNetwork
 from certimap.ask.api import map_query
 from certimap.conversions import choose, from_networks
-from certimap.conversions.rows import case_of
+from certimap.conversions.choose import case_of
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks import conditional

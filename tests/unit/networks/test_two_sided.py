@@ -8,7 +8,7 @@ import pytest
 import certimap as cm
 from certimap.ask.api import map_query
 from certimap.conversions import from_wide_networks
-from certimap.conversions.rows import Case
+from certimap.conversions.choose import Case
 from certimap.core.control import Limits
 from certimap.core.query import make_query
 from certimap.networks import posterior
