@@ -27,11 +27,12 @@ from certimap.networks.problem import (
     entries_at,
     joined_groups,
     largest,
+    strides_in,
     strides_of,
 )
 
 
-class Room:
+class _Room:
     """A first-fit allocator of blocks in a buffer."""
 
     def __init__(self) -> None:
@@ -39,7 +40,6 @@ class Room:
         self.gaps: list[tuple[int, int]] = []  # (start, size), in order, none adjacent
 
     def take(self, size: int) -> int:
-        """Allocate a block; return its start."""
         for k, (start, room) in enumerate(self.gaps):
             if room >= size:
                 self.gaps[k : k + 1] = [(start + size, room - size)] if room > size else []
@@ -51,7 +51,6 @@ class Room:
         return start
 
     def free(self, start: int, size: int) -> None:
-        """Free a block."""
         merged: list[tuple[int, int]] = []
         for gap in sorted([*self.gaps, (start, size)]):
             if merged and sum(merged[-1]) == gap[0]:
@@ -71,7 +70,7 @@ RAGGED = {  # pointers of `SumArrays`, and the rows that they point to
 }
 
 
-class SumLayout:
+class _SumLayout:
     """Collects the regions of a conditional elimination, in order.
 
     `scales`: nats taken out of each table. `reach`: the sum over tables of the largest logs that stand for them,
@@ -81,18 +80,15 @@ class SumLayout:
     def __init__(
         self, part: Problem, place: dict[int, int], query_column: dict[int, int], column: dict[int, int]
     ) -> None:
-        self.part, self.place = part, place
-        self.query_column, self.column = query_column, column
+        self.part, self.place, self.query_column, self.column = part, place, query_column, column
         self.waiting: list[list[Table]] = [[] for _ in place]
         for table in part.tables:
             self.waiting[min(place[v] for v in table.scope if v in place)].append(table)
         self.below: list[list[int]] = [[] for _ in place]
         self.separators: list[tuple[int, ...]] = []
-        self.room = Room()
-        self.scales: list[float] = []
-        self.reach = 0.0
-        self.flat: list[Floats] = []
-        self.n_flat = 0
+        self.room = _Room()
+        self.scales, self.flat = list[float](), list[Floats]()
+        self.reach, self.n_flat = 0.0, 0
         self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields[:-2]}
         self.starts: list[int] = []
 
@@ -109,7 +105,7 @@ class SumLayout:
         put["input_start"].append([0, *(self.starts[c] for c in self.below[r])])
         put["children"].append([-1, *self.below[r]])
         axes = [local, *(self.separators[c] for c in self.below[r])]
-        put["strides"].append(self._strides((*separator, v), axes))
+        put["strides"].append(strides_in((*separator, v), axes, sizes).ravel().tolist())
         self._add_tables(tables, local)
         size = math.prod(sizes[u] for u in separator)
         self.starts.append(self.room.take(size))
@@ -120,14 +116,6 @@ class SumLayout:
         self.separators.append(separator)
         if separator:
             self.below[self.place[separator[0]]].append(r)
-
-    def _strides(self, scope: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
-        """Return the stride of each axis of a scope in each input, inputs fastest."""
-        found = np.zeros((len(scope), len(inputs)), np.int64)
-        for i, axes in enumerate(inputs):
-            for u, stride in strides_of(axes, self.part.sizes).items():
-                found[scope.index(u), i] = stride
-        return found.ravel().tolist()
 
     def _add_tables(self, tables: Sequence[Table], local: tuple[int, ...]) -> None:
         self.rows["table_ptr"].append([len(tables)])
@@ -149,8 +137,6 @@ class SumLayout:
         self.rows["table_strides"].append(strides.ravel().tolist())
 
     def arrays(self) -> SumArrays:
-        """Return everything as arrays."""
-
         found = {name: np.array([x for row in rows for x in row], np.int64) for name, rows in self.rows.items()}
         for name in ("local_ptr", "table_ptr"):
             found[name] = pointers(found[name])
@@ -178,7 +164,7 @@ class ConditionalSum:
     query: Ints  # the query variables in its scope, as columns of the evaluator's points
     arrays: SumArrays  # see `kernels.SumArrays`
     log_scale: float  # nats taken out of the tables
-    reach: float  # see `SumLayout`
+    reach: float  # see `_SumLayout`
     n_entries: float  # joint states of all cliques: the work per point
     buffer_size: int  # entries of the messages held at once
 
@@ -192,13 +178,12 @@ class ConditionalSum:
         """Return the log (nats) of the sum at each point, shape (batch,)."""
         out = np.empty(len(points))
         a = self.arrays
-        size = self.buffer_size + int(np.max(np.diff(a.local_ptr), initial=1))
-        rows = max(1, min(MAX_ROWS, BLOCK_BYTES // (8 * max(size, 1)), -(-len(points) // workers)))
+        n_local = int(np.max(np.diff(a.local_ptr), initial=1))
+        rows = max(1, min(MAX_ROWS, BLOCK_BYTES // (8 * (self.buffer_size + n_local)), -(-len(points) // workers)))
 
         def task(start: int, stop: int) -> None:
             part, values = points[start:stop], out[start:stop]
-            message = np.empty((self.buffer_size, len(part)))
-            local = np.empty((int(np.max(np.diff(a.local_ptr), initial=1)), len(part)))
+            message, local = np.empty((self.buffer_size, len(part))), np.empty((n_local, len(part)))
             flags = np.zeros(len(part), np.uint8)
             kernels.sum_rows(a, part, message, local, flags, values)
             for b in np.flatnonzero(flags):
@@ -247,8 +232,7 @@ class PointEvaluator:
         known = ordered_parts(problem) if parts is None else parts
         self.sums = [_conditional_sum(part, self.column) for part in known]
         terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
-        reach = abs(problem.constant) + sum(self.joined.largest.tolist())
-        reach += sum(s.reach for s in self.sums)
+        reach = abs(problem.constant) + sum(self.joined.largest.tolist()) + sum(s.reach for s in self.sums)
         # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
         # up to `reach`, and rounding errors of the addition are compensated.
         self.log_slack = problem.log_slack + 4.0 * ROUNDING * (terms + reach)
@@ -280,11 +264,10 @@ class PointEvaluator:
             for table in self.plain:
                 total = add_to(total, entries_at(table, points, self.column), lost)
         possible = np.flatnonzero(total > -np.inf)
-        for part in self.sums:
-            if len(possible):
-                rounded = lost[possible]
-                total[possible] = add_to(total[possible], self._distinct(part, points[possible]), rounded)
-                lost[possible] = rounded
+        for part in self.sums if len(possible) else ():
+            rounded = lost[possible]
+            total[possible] = add_to(total[possible], self._distinct(part, points[possible]), rounded)
+            lost[possible] = rounded
         return total + lost
 
     def _plain_value(self, point: Ints) -> float:
@@ -375,11 +358,9 @@ class PointEvaluator:
         for table in tables:
             total += entries_at(table, rows, self.column)
         possible = np.flatnonzero(total > -np.inf)
-        for part in sums:
-            if len(possible):
-                total[possible] += part.log_values(
-                    np.ascontiguousarray(rows[possible][:, part.query]), self.workers
-                )
+        for part in sums if len(possible) else ():
+            own = np.ascontiguousarray(rows[possible][:, part.query])
+            total[possible] += part.log_values(own, self.workers)
         return total
 
 
@@ -430,11 +411,10 @@ def _conditional_sum(ordered: NuisancePart, column: dict[int, int]) -> Condition
     part, found = ordered
     place = {v: i for i, v in enumerate(found.order)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
-    layout = SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
+    layout = _SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
     for v, separator in found.cliques:
         layout.add(v, separator)
     arrays = layout.arrays()
-    cliques = arrays.message_size * arrays.own
-    work = float(np.sum(cliques, dtype=np.float64))
+    work = float(np.sum(arrays.message_size * arrays.own, dtype=np.float64))
     log_scale = math.fsum(layout.scales)
     return ConditionalSum(np.array(query, np.int64), arrays, log_scale, layout.reach, work, layout.room.size)

@@ -17,7 +17,7 @@ from certimap.kernels.parallel import for_blocks
 from certimap.kernels.wide import extent
 from certimap.networks.kernels import mixed as kernels
 from certimap.networks.problem import ROUNDING, Problem, product, strides_of
-from certimap.networks.relaxation.partition import Region, parents_of, split
+from certimap.networks.relaxation.split_tree import Region, parents_of, split
 
 PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them

@@ -71,11 +71,7 @@ def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
 def with_functions(
     functions: Sequence[Function], points: States, variables: Sequence[int]
 ) -> tuple[Ints, list[int]]:
-    """Append the states of determined variables to points of the query.
-
-    `points`, `variables`: states of the open query variables, shape (batch, n), and which these are, by column.
-    Returns points with a column more for each function, and the variables of all columns.
-    """
+    """Append determined variables' states to points of open query variables (batch, n); return all variables."""
     column = {v: points[:, k] for k, v in enumerate(variables)}
     for v, scope, states in functions:
         column[v] = states[tuple(column[u] for u in scope)] if scope else np.full(len(points), int(states))
@@ -83,20 +79,16 @@ def with_functions(
 
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
-
 WORK_PER_TABLE = 50.0  # of scoring one row
 
 
 class MpePosterior:
     """A product of tables over the query variables, known up to its total: ratios and `log_joint`, no p(e).
 
-    `query`: the query.
-    `prepared`: the network's problem for it, nuisance variables summed out.
+    `prepared`: the network's problem for the query, nuisance variables summed out.
     `log_evidence`: ln p(e) where it is known.
     `workers`: threads that maximising it may take, None for every core; the answer does not depend on it.
     `functions`: the variables that the problem maximises beyond the query, which determines them.
-    `domain`: the query variables, in the user's order.
-    `problem`: their maximisation problem.
     `facts`: not normalised: in general p(e) would take the sum over all assignments.
 
     Raises TooLarge when nuisance variables are left.
@@ -114,7 +106,7 @@ class MpePosterior:
         if problem.nuisance:
             raise TooLarge(
                 f"{len(problem.nuisance)} nuisance variables are left that don't sum out into small tables; a "
-                " solver that bounds their sum is needed"
+                "solver that bounds their sum is needed"
             )
         self.domain: Domain = query.query_domain
         self.problem: Problem = problem
@@ -156,14 +148,9 @@ class MpePosterior:
         Raises ImpossibleEvidence when it leaves none that the evidence allows.
         """
         mask = boxes.mask[0]
-        found: dict[int, States] = {}
-        for v, own in zip(self.states.variables, self.states.columns, strict=True):
-            inside = np.flatnonzero(mask[own])
-            if not len(inside):
-                raise impossible()
-            if v in self.problem.sizes and len(inside) < self.problem.sizes[v]:
-                found[v] = inside
-        return found
+        if not all(mask[own].any() for own in self.states.columns):
+            raise impossible()
+        return self.states.kept(mask, self.problem.sizes)
 
 
 OFFERS[MpePosterior] = "problem, workers, point() and kept()"
@@ -172,13 +159,11 @@ OFFERS[MpePosterior] = "problem, workers, point() and kept()"
 class EliminationPosterior(MpePosterior):
     """A normalised product of tables over the query variables.
 
-    Points are scored by the tables themselves. Questions about boxes, and draws, use a tree of conditional tables.
-    The tree takes many times as long to make as the maximum, so that it is made on first use.
+    Points are scored by the tables. Questions about boxes, and draws, use a tree of conditional tables. It takes
+    many times as long to make as the maximum, so that it is made on first use.
 
-    `query`, `prepared`, `workers`, `functions`: as for `MpePosterior`; no nuisance variables.
-    `order`: of an elimination of all its variables, which is cheap.
-    `total`: ln p(e), and how far it may be off.
-    `make_tree`: returns the same posterior with masses, bounds and draws.
+    `order`: of an elimination of all its variables, which is cheap. `total`: ln p(e), and how far it may be off.
+    `make_tree`: returns the same posterior with masses, bounds and draws. Else as for `MpePosterior`.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ from certimap.networks.conditional import (
 )
 from certimap.networks.network import Network
 from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
-from certimap.networks.relaxation.decoding import PlacedTree, restricted
+from certimap.networks.relaxation.decoding import PlacedTree
 from certimap.networks.relaxation.split_tree import (
     PassClock,
     RelaxationPlan,
@@ -90,14 +90,9 @@ class NetworkPosterior:
 
     @classmethod
     def of_network(
-        cls,
-        network: Network,
-        query: Query,
-        *,
-        workers: int | None = None,
-        control: Control | None = None,
+        cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None,
         prepared: Prepared | None = None,
-    ) -> NetworkPosterior:
+    ) -> NetworkPosterior:  # fmt: skip
         """Condition a network on a query; p(e) is computed where its tables are small and there is time.
 
         `prepared`: what conditioning left of the network, if already known.
@@ -128,7 +123,6 @@ class NetworkPosterior:
 
     @cached_property
     def states(self) -> QueryStates:
-        """The map from the problem's states to the states of the query's domain."""
         return QueryStates.of(self.domain, self.prepared)
 
     @cached_property
@@ -233,6 +227,9 @@ class NetworkProber:
     def _placed(self, tree: SplitTree) -> PlacedTree:
         return PlacedTree.of(tree, self.states, self.kept)
 
+    def _over_kept(self) -> Problem:
+        return restrict(self.original, self.states.kept(self.kept, self.original.sizes))
+
     def bounds(self, mask: Mask) -> tuple[Floats, Floats]:
         """Bound boxes and every column in them, rounded up; -inf outside: shapes (batch,) and (batch, columns)."""
         left = mask & self.kept
@@ -243,8 +240,6 @@ class NetworkProber:
         each = np.where(mask > left, floor, np.maximum(each, highest[:, None]))
         each[mask == 0] = -np.inf
         return bound, np.minimum(each, bound[:, None])
-
-    # --- what a search asks ------------------------------------------------------------------------------
 
     @property
     def work(self) -> int:
@@ -260,9 +255,8 @@ class NetworkProber:
         """Bound boxes and columns."""
         bound, each = self.bounds(boxes.mask)
         self.credit += CLIMB_SHARE * len(boxes) * self.work
-        share, share_each = self.layout.log_share(boxes), self.layout.log_share_each(boxes)
         splits = np.full((len(boxes), len(self.layout.domain)), np.nan)
-        return Answers(share, bound, share_each, each, splits)
+        return Answers(self.layout.log_share(boxes), bound, self.layout.log_share_each(boxes), each, splits)
 
     def starts(self) -> Points:
         """Return points read off the relaxation, climbs from them, and climbs from around the best so far."""
@@ -280,11 +274,9 @@ class NetworkProber:
 
     def _perturbed(self) -> list[Ints]:
         """Return the best point with some variables moved to random states that are left."""
-        if self.best is None:
-            return []
         out: list[Ints] = []
-        for _ in range(PERTURBED):
-            point = self.best.copy()
+        for _ in range(PERTURBED if self.best is not None else 0):
+            point = np.array(self.best)
             for i in np.flatnonzero(self.rng.random(len(point)) < SHARE_MOVED):
                 alive = self.states.columns[i][self.kept[self.states.columns[i]] > 0]
                 if len(alive):
@@ -311,8 +303,6 @@ class NetworkProber:
         for b in np.flatnonzero(possible):
             out[b] = self.states.to_domain(self._climb(inner[b])[None])[0]
         return out
-
-    # --- tightening --------------------------------------------------------------------------------------
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """Drop states, shift costs for about `work` entries' worth of steps, or build a better tree."""
@@ -384,7 +374,7 @@ class NetworkProber:
         self.next, self.tightener = None, None
         is_last = self.bits > self.plan.last_bits
         if not is_last:
-            problem = restricted(self.original, self.states, self.kept)
+            problem = self._over_kept()
             try:
                 self.next = self._placed(split_tree(problem, self.bits, MEMORY_SHARE * self.control.memory_limit))
             except TooLarge:
@@ -393,7 +383,7 @@ class NetworkProber:
 
     def _simplify_tree(self) -> bool:
         """Switch to a tree without copies over the kept states if it fits and bounds better."""
-        problem = restricted(self.original, self.states, self.kept)
+        problem = self._over_kept()
         tree = exact_tree(problem, self.plan.exact_entries) or mixed_tree(problem, self.plan.exact_entries / 4.0)
         if tree is None:
             return False

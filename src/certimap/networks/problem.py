@@ -207,6 +207,11 @@ class QueryStates:
         pairs = zip(self.variables, self.survivors, strict=True)
         return np.array([int(own[assignment.get(v, 0)]) for v, own in pairs], self.domain.point_dtype)
 
+    def kept(self, mask: NDArray[Any], sizes: Mapping[int, int]) -> dict[int, States]:
+        """Return what a mask of the domain's columns leaves of open variables that lose states; see `restrict`."""
+        left = {v: np.flatnonzero(mask[own]) for v, own in zip(self.variables, self.columns, strict=True)}
+        return {v: states for v, states in left.items() if v in sizes and len(states) < sizes[v]}
+
 
 def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:
     """Absorb a query's evidence; leave barren variables and impossible states out.
@@ -267,6 +272,15 @@ def strides_of(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]
     for v in reversed(scope):
         found[v] = stride
         stride *= sizes[v]
+    return found
+
+
+def strides_in(scope: Sequence[int], inputs: Sequence[Sequence[int]], sizes: Mapping[int, int]) -> Ints:
+    """Return how far entries of tables, given by their axes, lie apart along a scope: shape (axes, tables)."""
+    found = np.zeros((len(scope), len(inputs)), np.int64)
+    for i, axes in enumerate(inputs):
+        for v, stride in strides_of(axes, sizes).items():
+            found[scope.index(v), i] = stride
     return found
 
 

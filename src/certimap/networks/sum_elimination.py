@@ -20,8 +20,7 @@ from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buck
 from certimap.networks.large_buckets import eliminated
 from certimap.networks.problem import ROUNDING, Problem, by_degree, problem_of, restrict
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.partition import limit, nuisance_first
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.simplify import impossible
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -21,18 +20,14 @@ SEEN_TOGETHER = 4096  # entries of a small table
 Masks = Mapping[int, Flags]
 
 
-class Guide(ABC):
-    """Chooses states for a search for assignments of nonzero probability."""
-
-    within: Masks  # the initially allowed states of every variable
-
-    @abstractmethod
-    def state(self, v: int, left: Masks) -> int:
-        """Return the state to try first for a queried variable, of those left."""
+Choice = Callable[[int, Masks], int]
 
 
 def supported_states(
-    problem: Problem, should_stop: Callable[[], bool] = lambda: False, guide: Guide | None = None
+    problem: Problem,
+    should_stop: Callable[[], bool] = lambda: False,
+    choose: Choice | None = None,
+    within: Masks | None = None,
 ) -> dict[int, int] | None:
     """Return states of all variables, queried or not, at which no table is 0; None if none are found.
 
@@ -40,27 +35,26 @@ def supported_states(
     without support in some table are dropped (generalised arc consistency). It gives up after
     `FAILURES_PER_VARIABLE` failures per variable, so that None does not mean that there is no such assignment.
 
-    `problem`: whose zeros count. `should_stop`: ends the search. `guide`: queried variables are decided first, to
-    states that it picks, and fewer failures are forgiven. Cost: per assigned variable about one pass over the
-    tables whose variables lose states. Without zeros there is nothing to search, and variables that no time is
-    left for take their first state.
+    `problem`: whose zeros count. `should_stop`: ends the search. `choose`: queried variables are decided first, to
+    states that it picks of the states left, and fewer failures are forgiven. `within`: the states to begin with.
+    Cost: per assigned variable about one pass over the tables whose variables lose states. Without zeros there is
+    nothing to search, and variables that no time is left for take their first state.
     """
     search = _Search(problem)
     left = _Left({v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}, dict(problem.sizes))
-    if guide is not None:
-        for v, mask in guide.within.items():
-            left.put(v, mask)
+    for v, mask in (within or {}).items():
+        left.put(v, mask)
     if not all(left.counts.values()) or not search.propagate(left, search.with_zeros):
         return None
     if not search.with_zeros:
-        return search.likely_states(left, guide, problem.query, should_stop)
+        return search.likely_states(left, choose, problem.query, should_stop)
     decisions: list[tuple[_Left, int, int]] = []  # remaining states before, the variable and its state
     n_failures = 0
-    most = (FAILURES_PER_VARIABLE if guide is None else GUIDED_FAILURES_PER_VARIABLE) * len(problem.sizes)
+    most = (FAILURES_PER_VARIABLE if choose is None else GUIDED_FAILURES_PER_VARIABLE) * len(problem.sizes)
     while not should_stop():
-        v = None if guide is None else search.next_variable(left, problem.query)
-        if v is not None and guide is not None:
-            state = guide.state(v, left.masks)
+        v = None if choose is None else search.next_variable(left, problem.query)
+        if v is not None and choose is not None:
+            state = choose(v, left.masks)
         else:
             v = search.next_variable(left, problem.sizes)
             if v is None:
@@ -132,18 +126,15 @@ class _Search:
         return True
 
     def likely_states(
-        self, left: _Left, guide: Guide | None, query: Collection[int], should_stop: Callable[[], bool]
+        self, left: _Left, choose: Choice | None, query: Collection[int], should_stop: Callable[[], bool]
     ) -> dict[int, int]:
         """Return the assignment of a search that cannot fail, since no table has a zero."""
-        guided = frozenset(query) if guide is not None else frozenset[int]()
+        chosen = frozenset(query) if choose else frozenset[int]()
         waiting = (v for v, n in left.counts.items() if n > 1)
-        for v in sorted(waiting, key=lambda v: (v not in guided, left.counts[v], -len(self.touching[v]), v)):
+        for v in sorted(waiting, key=lambda v: (v not in chosen, left.counts[v], -len(self.touching[v]), v)):
             if should_stop():
                 break
-            if guide is not None and v in guided:
-                state = guide.state(v, left.masks)
-            else:
-                state = self.likely_state(v, left.masks)
+            state = (choose if choose and v in chosen else self.likely_state)(v, left.masks)
             left.put(v, np.arange(len(left.masks[v])) == state)
         return {v: int(np.argmax(alive)) for v, alive in left.masks.items()}
 
@@ -153,7 +144,7 @@ class _Search:
         is_next = [v for v, n in left.counts.items() if n == fewest and v in among]
         return min(is_next, key=lambda v: (-len(self.touching[v]), v)) if fewest else None
 
-    def likely_state(self, v: int, left: dict[int, Flags]) -> int:
+    def likely_state(self, v: int, left: Masks) -> int:
         """Return the state for which the variable's tables have the largest product of largest open entries."""
         total = np.where(left[v], 0.0, -np.inf)
         for k in self.touching[v]:
@@ -176,7 +167,7 @@ def _with_zeros(tables: Sequence[Table]) -> list[int]:
     return sorted(found)
 
 
-def _open(scope: tuple[int, ...], left: dict[int, Flags]) -> Flags:
+def _open(scope: tuple[int, ...], left: Masks) -> Flags:
     """Return which entries of a table over a scope have only remaining states."""
     found = np.ones((1,) * len(scope), np.bool_)
     for axis, v in enumerate(scope):

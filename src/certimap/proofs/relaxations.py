@@ -25,8 +25,7 @@ from certimap.networks.cuts import Binary, roof
 from certimap.networks.kernels.dual_ascent import SweepRule, ascend
 from certimap.networks.orders import best_order
 from certimap.networks.problem import HARD, Problem, Table
-from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.split_tree import CLIQUE_BITS, PassClock, SplitTree
+from certimap.networks.relaxation.split_tree import CLIQUE_BITS, PassClock, SplitTree, limit, nuisance_first, split
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.proofs.script import Arrays, Box, Open, Script, ScriptPart
 

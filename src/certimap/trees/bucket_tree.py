@@ -208,7 +208,7 @@ class BucketTreePosterior:
         Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`, which is
         charged each table's entries before it is built.
         """
-        positions = {v: i for i, v in enumerate(_ints(query.variables))}
+        positions: dict[int, int] = {v: i for i, v in enumerate(query.variables.tolist())}
         conditioned, log_evidence, log_error = condition(buckets, positions, pace)
         log_evidence += constant
         if log_evidence == -math.inf or math.isnan(log_evidence):
@@ -225,7 +225,6 @@ class BucketTreePosterior:
 
     @property
     def facts(self) -> Facts:
-        """Properties of the posterior for solvers."""
         return self._facts
 
     @cached_property
@@ -461,7 +460,3 @@ class TreeProber(SteadyProber):
 
 def _links(tree: RegionTree) -> Links:
     return Links(tree.slot_map, tree.parent, tree.variable)
-
-
-def _ints(values: Ints) -> list[int]:
-    return [int(v) for v in values]

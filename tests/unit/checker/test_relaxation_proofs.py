@@ -19,7 +19,7 @@ from certimap.core.control import Control
 from certimap.core.query import make_query
 from certimap.errors import ParseError
 from certimap.networks import Factor, MarkovNetwork
-from certimap.networks.relaxation.partition import nuisance_first
+from certimap.networks.relaxation.split_tree import nuisance_first
 from certimap.proofs import reduced_network
 from certimap.proofs.relaxations import Relaxed, Sums, covered, order_of_values, problem_of
 from certimap.proofs.script import Script

@@ -9,8 +9,7 @@ from problem_twin import random_problem, value_array
 from certimap.core.control import TimeUp
 from certimap.errors import TooLarge
 from certimap.networks.relaxation.decoding import decode, decode_possible
-from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split
 from certimap.networks.relaxation.tighten import QuasiNewton, Tightener
 
 

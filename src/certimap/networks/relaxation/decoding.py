@@ -10,9 +10,9 @@ import numpy as np
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.networks.kernels import split_tree as kernels
 from certimap.networks.kernels.split_tree import Scratch
-from certimap.networks.problem import Problem, QueryStates, restrict
+from certimap.networks.problem import QueryStates
 from certimap.networks.relaxation.split_tree import Mask, PassClock, SplitTree
-from certimap.networks.support import Guide, supported_states
+from certimap.networks.support import supported_states
 
 PROBES = 16  # bounds of the relaxation per search for a possible assignment
 
@@ -51,38 +51,19 @@ def decode_possible(
 
     Cost: `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
     """
-    return supported_states(tree.problem, should_stop, _BoundGuide(tree, mask, clock))
+    ptr, each = tree.arrays.state_ptr, np.empty(0)
+    places = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
+    every, n_chosen = max(1, len(tree.problem.query) // PROBES), 0
 
+    def choose(v: int, left: Mapping[int, Flags]) -> int:
+        nonlocal each, n_chosen
+        if n_chosen % every == 0:
+            alive = np.concatenate([left[u] for u in tree.variables]).astype(np.uint8)
+            each = tree.probe(alive[None], clock=clock)[1][0]
+        n_chosen += 1
+        return int(np.argmax(np.where(left[v], each[places[v]], -np.inf)))
 
-class _BoundGuide(Guide):
-    """Chooses states of large bounds."""
-
-    def __init__(self, tree: SplitTree, mask: Mask, clock: PassClock) -> None:
-        self._tree, self._clock = tree, clock
-        ptr = tree.arrays.state_ptr
-        self.within = {v: mask[ptr[i] : ptr[i + 1]] > 0 for i, v in enumerate(tree.variables)}
-        self._slices = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
-        self._each = np.empty(0)
-        self._n_asked = 1
-        self._every = max(1, len(tree.problem.query) // PROBES)
-
-    def state(self, v: int, left: Mapping[int, Flags]) -> int:
-        self._n_asked -= 1
-        if self._n_asked == 0:
-            self._n_asked = self._every
-            mask = np.concatenate([left[u] for u in self._tree.variables]).astype(np.uint8)
-            self._each = self._tree.probe(mask[None], clock=self._clock)[1][0]
-        return int(np.argmax(np.where(left[v], self._each[self._slices[v]], -np.inf)))
-
-
-def restricted(problem: Problem, states: QueryStates, kept: Mask) -> Problem:
-    """Return a problem over the states that a mask of the domain's columns keeps."""
-    keep: dict[int, Ints] = {}
-    for v, own in zip(states.variables, states.columns, strict=True):
-        alive = np.flatnonzero(kept[own])
-        if v in problem.sizes and len(alive) < len(own):
-            keep[v] = alive
-    return restrict(problem, keep)
+    return supported_states(tree.problem, should_stop, choose, {v: mask[own] > 0 for v, own in places.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +125,5 @@ class PlacedTree:
         return None if found is None else self._point(found)
 
     def _point(self, decoded: Mapping[int, int]) -> Ints:
-        point = np.zeros(len(self.alive), np.int64)
-        for i, (v, own) in enumerate(zip(self.states.variables, self.alive, strict=True)):
-            point[i] = self.states.position[own[decoded.get(v, 0)]]
-        return point
+        pairs = zip(self.states.variables, self.alive, strict=True)
+        return self.states.position[[own[decoded.get(v, 0)] for v, own in pairs]]

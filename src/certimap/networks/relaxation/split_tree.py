@@ -1,12 +1,14 @@
-"""Split trees: a mini-bucket elimination as flat arrays, with the shifts and weights of its copies."""
+"""Mini-buckets: an elimination that splits large buckets, as flat arrays with the shifts and weights of copies."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +19,12 @@ from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import split_tree as kernels
 from certimap.networks.kernels.split_tree import Scratch, TreeArrays
-from certimap.networks.problem import Problem, product, strides_of
-from certimap.networks.relaxation.partition import Fits, Region, limit, nuisance_first, parents_of, split
+from certimap.networks.orders import min_fill
+from certimap.networks.problem import Problem, product, strides_in
 
+Fits = Callable[[tuple[int, ...]], bool]
 Kind = Literal["up", "gradient", "down"]
+Mask = NDArray[np.uint8]
 PIECE = 2.0**26  # inputs read in one piece: a fraction of a second
 SHORT = 2.0**23  # inputs of a pass too short for a check of the clock
 SECONDS_PER_INPUT = 2e-10  # until a piece has been timed; less than any machine takes
@@ -28,10 +32,7 @@ DOING = "passing over the tables of a relaxation"
 
 
 class PassClock:
-    """Predicts whether a piece will end in time, from the pace of earlier pieces.
-
-    `control`: the limits of the run; None for passes without a limit.
-    """
+    """Predicts whether a piece will end in time, from the pace of earlier pieces; None: there is no limit."""
 
     def __init__(self, control: Control | None = None) -> None:
         self.control = control or Control()
@@ -47,11 +48,9 @@ class PassClock:
         Raises TimeUp instead of a piece that would end too late, and when the run should stop.
         """
         pieces = _cut(tree, s, kind == "up")
-        if sum(n for _, _, n in pieces) <= SHORT:
-            yield from ((first, last) for first, last, _ in pieces)
-            return
+        is_short = sum(n for _, _, n in pieces) <= SHORT
         for first, last, n_inputs in pieces:
-            with self._paces[kind].piece(n_inputs):
+            with nullcontext() if is_short else self._paces[kind].piece(n_inputs):
                 yield first, last
 
     def check(self, tree: TreeArrays, n_passes: float) -> None:
@@ -84,7 +83,86 @@ def _cut(tree: TreeArrays, s: Scratch, is_upward: bool) -> list[tuple[int, int, 
     return pieces if is_upward else pieces[::-1]
 
 
-Mask = NDArray[np.uint8]
+@dataclass(frozen=True)
+class Region:
+    """A mini-bucket: it eliminates one copy of a variable."""
+
+    own: int  # the variable
+    # the other variables of its scope: queried ones first, then by the order of elimination, latest first
+    separator: tuple[int, ...]
+    tables: tuple[int, ...]  # positions of the problem's tables that it holds
+    children: tuple[int, ...]  # positions of the regions whose messages it receives
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """The axes of the region."""
+        return (*self.separator, self.own)
+
+
+_Function = tuple[frozenset[int], bool, int]  # scope, whether it is a table, position
+
+
+class _Group(NamedTuple):
+    """A region in the making."""
+
+    scope: set[int]
+    tables: list[int]
+    children: list[int]
+
+
+def limit(sizes: Mapping[int, int], max_entries: float = math.inf, i_bound: int | None = None) -> Fits:
+    """Return a test of scopes: at most `max_entries` joint states and at most `i_bound` + 1 variables."""
+    width = math.inf if i_bound is None else i_bound + 1
+    return lambda scope: len(scope) <= width and math.prod(sizes[v] for v in scope) <= max_entries
+
+
+def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: Control | None = None) -> list[int]:
+    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries."""
+    scopes = [t.scope for t in problem.tables]
+    found = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
+    assert found is not None  # no order is too dear
+    return list(found.order)
+
+
+def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
+    """Eliminate variables in an order; a bucket's functions share a region while its scope `fits`.
+
+    Functions are placed largest first, each into the first region that has room; one that is too large alone gets
+    a region of its own. Returns the regions, children before parents. Cost: small against the tables.
+    """
+    place = {v: i for i, v in enumerate(order)}
+    buckets: list[list[_Function]] = [[] for _ in order]
+    for k, table in enumerate(problem.tables):
+        if table.scope:
+            buckets[min(place[v] for v in table.scope)].append((frozenset(table.scope), True, k))
+    regions: list[Region] = []
+    for i, v in enumerate(order):
+        for group in _mini_buckets(buckets[i], v, fits):
+            rest = sorted(group.scope - {v}, key=lambda u: (u not in problem.query, -place[u]))
+            regions.append(Region(v, tuple(rest), tuple(group.tables), tuple(group.children)))
+            if rest:
+                buckets[min(place[u] for u in rest)].append((frozenset(rest), False, len(regions) - 1))
+        buckets[i] = []
+    return regions
+
+
+def _mini_buckets(functions: Sequence[_Function], own: int, fits: Fits) -> list[_Group]:
+    """Group a bucket's functions."""
+    groups: list[_Group] = []
+    for scope, is_table, k in sorted(functions, key=lambda f: (-len(f[0]), f[1], f[2])):
+        group = next((g for g in groups if scope <= g.scope or fits(tuple(g.scope.union(scope)))), None)
+        if group is None:
+            group = _Group(set(scope), [], [])
+            groups.append(group)
+        group.scope.update(scope)
+        (group.tables if is_table else group.children).append(k)
+    return groups or [_Group({own}, [], [])]
+
+
+def parents_of(regions: Sequence[Region]) -> list[int]:
+    """Return the region that receives each region's message, -1 for roots."""
+    parent = {c: r for r, region in enumerate(regions) for c in region.children}
+    return [parent.get(r, -1) for r in range(len(regions))]
 
 
 @dataclass(eq=False)
@@ -97,7 +175,7 @@ class SplitTree:
     no variable has two copies and nuisance variables go first, it is the value.
     """
 
-    problem: Problem  # the bounded problem. Its constant is not part of the arrays.
+    problem: Problem  # the bounded problem; its constant is not part of the arrays
     variables: tuple[int, ...]  # the problem's variables in the order of the arrays
     arrays: TreeArrays
     constant: float  # nats: the problem's constant and the tables' scales
@@ -111,10 +189,7 @@ class SplitTree:
     def of(cls, problem: Problem, order: Sequence[int], fits: Fits, max_bytes: float = math.inf) -> SplitTree:
         """Split a problem along an elimination order; weights of copies are equal and shifts 0.
 
-        Raises
-        ------
-        TooLarge
-            When tables and messages would need more than `max_bytes`, before they are built.
+        Raises TooLarge when tables and messages would need more than `max_bytes`, before they are built.
         """
         regions = split(problem, order, fits)
         needed = tree_bytes(problem, regions)
@@ -195,19 +270,11 @@ class SplitTree:
         inputs = 1 + a.n_tables + a.n_children
         n_inputs, n_axes = int(np.max(inputs, initial=1)), int(np.max(np.diff(a.axis_ptr), initial=1))
         return Scratch(
-            np.zeros(n_messages),
-            np.zeros(n_regions),
-            np.zeros(n_regions),
-            np.zeros(n_messages),
-            np.zeros(n_regions),
-            np.zeros(self._room),
-            np.zeros(self._room),
-            np.zeros(n_inputs, np.int64),
-            np.zeros(n_axes, np.int64),
-            np.zeros(int(np.max(a.n_states, initial=1))),
-            np.zeros(int(a.state_ptr[-1]), np.int64),
-            np.zeros(len(a.n_states), np.int64),
-        )
+            np.zeros(n_messages), np.zeros(n_regions), np.zeros(n_regions), np.zeros(n_messages),
+            np.zeros(n_regions), np.zeros(self._room), np.zeros(self._room), np.zeros(n_inputs, np.int64),
+            np.zeros(n_axes, np.int64), np.zeros(int(np.max(a.n_states, initial=1))),
+            np.zeros(int(a.state_ptr[-1]), np.int64), np.zeros(len(a.n_states), np.int64),
+        )  # fmt: skip
 
     def bound(
         self, mask: Mask | None = None, scratch: Scratch | None = None, clock: PassClock | None = None
@@ -311,6 +378,15 @@ def tree_bytes(problem: Problem, regions: Sequence[Region]) -> float:
     return total
 
 
+class _Input(NamedTuple):
+    """Where an input of a region starts, its axes, its child or -1, and the child's number of hidden states."""
+
+    start: int
+    axes: tuple[int, ...]
+    child: int = -1
+    hidden: int = 1
+
+
 class _Builder:
     """Converts the regions of a partition to arrays."""
 
@@ -333,9 +409,11 @@ class _Builder:
             if parent[r] >= 0:
                 has_query[parent[r]] |= has_query[r]
         message_ptr = pointers(math.prod(sizes[v] for v in r.separator) for r in regions)
-        inputs = [self._inputs(i, message_ptr) for i in range(len(regions))]
+        each = [self._inputs(i, message_ptr) for i in range(len(regions))]
+        inputs = list(itertools.chain.from_iterable(each))
+        strides = [strides_in(r.scope, [i.axes for i in own], sizes) for r, own in zip(regions, each, strict=True)]
         n_states = np.array([sizes[v] for v in self.variables], np.int64)
-        n_own = n_states[own] if len(own) else np.empty(0, np.int64)
+        n_own = n_states[own]
         root = np.arange(len(regions))
         for r in range(len(regions) - 1, -1, -1):
             if parent[r] >= 0:
@@ -351,17 +429,17 @@ class _Builder:
             n_query_axes=np.array([sum(v in self.problem.query for v in r.separator) for r in regions], np.int64),
             n_tables=np.array([1 if r.tables else 0 for r in regions], np.int64),
             n_children=np.array([len(r.children) for r in regions], np.int64),
-            start_ptr=pointers(len(i.start) for i in inputs),
-            start=np.array([s for i in inputs for s in i.start], np.int64),
-            stride_ptr=pointers(i.strides.size for i in inputs),
-            strides=np.concatenate([np.empty(0, np.int64), *(i.strides.ravel() for i in inputs)]),
-            children=np.array([c for i in inputs for c in i.children], np.int64),
+            start_ptr=pointers(map(len, each)),
+            start=np.array([i.start for i in inputs], np.int64),
+            stride_ptr=pointers(s.size for s in strides),
+            strides=np.concatenate([np.empty(0, np.int64), *(s.ravel() for s in strides)]),
+            children=np.array([i.child for i in inputs], np.int64),
             shift_ptr=pointers(n_own),
             message_ptr=message_ptr,
             parent=parent,
             has_query=has_query,
             tables=np.concatenate([np.empty(0), *self.tables]),
-            hidden=np.array([h for i in inputs for h in i.hidden], np.int64),
+            hidden=np.array([i.hidden for i in inputs], np.int64),
             copies=np.lexsort((np.arange(len(regions)), root, own)).astype(np.int64),
             copy_ptr=pointers(counts),
             root=root,
@@ -370,51 +448,34 @@ class _Builder:
         weights = np.where(is_query[own] == 1, 0.0, 1.0 / np.maximum(counts[own], 1))
         return SplitTree(self.problem, self.variables, arrays, constant, self.order, shifts, weights, self.scales)
 
-    def _inputs(self, r: int, message_ptr: Ints) -> _Inputs:
-        """Return the addresses of a region's message, table and children."""
+    def _inputs(self, r: int, message_ptr: Ints) -> list[_Input]:
+        """Return a region's message, table and children."""
         region = self.regions[r]
-        sizes, scope = self.problem.sizes, region.scope
-        addressed = [(int(message_ptr[r]), region.separator, -1, 1)]
+        found = [_Input(int(message_ptr[r]), region.separator)]
         if region.tables:
             held = {v for k in region.tables for v in self.problem.tables[k].scope}
-            axes = tuple(v for v in scope if v in held)
-            addressed.append((self._add_table(r, axes), axes, -1, 1))
+            axes = tuple(v for v in region.scope if v in held)
+            found.append(_Input(self._add_table(r, axes), axes))
         for c in region.children:
             separator = self.regions[c].separator
-            hidden = math.prod(sizes[v] for v in separator if v not in self.problem.query)
-            addressed.append((int(message_ptr[c]), separator, c, hidden))
-        strides = np.zeros((len(scope), len(addressed)), np.int64)
-        for i, (_, axes, _, _) in enumerate(addressed):
-            for v, stride in strides_of(axes, sizes).items():
-                strides[scope.index(v), i] = stride
-        return _Inputs([a[0] for a in addressed], strides, [a[2] for a in addressed], [a[3] for a in addressed])
+            hidden = math.prod(self.problem.sizes[v] for v in separator if v not in self.problem.query)
+            found.append(_Input(int(message_ptr[c]), separator, c, hidden))
+        return found
 
     def _add_table(self, r: int, axes: tuple[int, ...]) -> int:
         """Keep the product of a region's tables, scaled; return where it starts."""
         held = [self.problem.tables[k] for k in self.regions[r].tables]
         if len(held) == 1:
-            shape = self.problem.shape(axes)
-            table = np.array(np.broadcast_to(spread(held[0].log_values, held[0].scope, axes), shape), np.float64)
+            table = np.array(spread(held[0].log_values, held[0].scope, axes), np.float64)
         else:
             table = np.asarray(product(held, axes, self.problem.shape(axes)), np.float64)
         scale = float(table.max())
         if math.isfinite(scale):
             table -= scale
             self.scales[r] = scale
-        start = self.n_table_entries
         self.tables.append(table.ravel())
         self.n_table_entries += table.size
-        return start
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """Where a region's inputs start, their strides (axes, inputs), children and hidden states."""
-
-    start: list[int]
-    strides: Ints
-    children: list[int]
-    hidden: list[int]
+        return self.n_table_entries - table.size
 
 
 CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their cliques are no larger
@@ -436,7 +497,8 @@ class RelaxationPlan:
 def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
     """Return the exact tree if it fits, else the split tree of the same order."""
     order = nuisance_first(problem, control=control)
-    return _unsplit(problem, order, max_entries) or _split(problem, order, bits)
+    whole = _unsplit(problem, order, max_entries)
+    return whole or SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits))
 
 
 def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
@@ -460,11 +522,7 @@ def split_tree(problem: Problem, bits: float, max_bytes: float = math.inf) -> Sp
 
     Raises TooLarge when all of it would take more than `max_bytes`.
     """
-    return _split(problem, nuisance_first(problem), bits, max_bytes)
-
-
-def _split(problem: Problem, order: Sequence[int], bits: float, max_bytes: float = math.inf) -> SplitTree:
-    return SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits), max_bytes)
+    return SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes, 2.0**bits), max_bytes)
 
 
 def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:

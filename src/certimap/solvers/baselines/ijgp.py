@@ -15,7 +15,7 @@ from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
-from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
+from certimap.networks.relaxation.split_tree import Region, limit, nuisance_first, split
 from certimap.solvers.base import Effort, Heuristic
 from certimap.solvers.networks.and_or import check_settings
 

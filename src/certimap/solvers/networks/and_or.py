@@ -18,8 +18,7 @@ from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.problem import Table, strides_of
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, Region, SplitTree, limit, nuisance_first, split
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 

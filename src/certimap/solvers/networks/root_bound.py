@@ -7,8 +7,7 @@ from certimap.errors import TooLarge
 from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, above_units, to_floats
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.partition import limit, nuisance_first
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first
 from certimap.networks.relaxation.tighten import Tightener
 
 TABLE_BITS = (10.0, 13.0, 16.0, 19.0)  # log base 2 of the entries of the largest table, tree after tree

@@ -14,8 +14,7 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.partition import limit, nuisance_first, split
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree, tree_bytes
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
