@@ -47,13 +47,8 @@ class Windows:
 
     def part(self, components: Ints) -> Windows:
         """Return the windows of some components."""
-        return replace(
-            self,
-            centres=self.centres[components],
-            means=self.means[components],
-            weights=self.weights[components],
-            sds=self.sds[components],
-        )
+        parts = {name: getattr(self, name)[components] for name in ("centres", "means", "weights", "sds")}
+        return replace(self, **parts)
 
     def log_masses(self, points: Floats) -> Floats:
         """Return ln of the windows' mass at points of shape (rows, K, n), or (rows, 1, n): shape (rows, K)."""
@@ -68,15 +63,13 @@ class Windows:
 
     def highest(self, low: Floats, high: Floats) -> Floats:
         """Return upper bounds on ln of the windows' mass in boxes, which may be unbounded: shape (rows, K)."""
+        sides = np.stack([low, high])[:, :, None, None]
         with np.errstate(invalid="ignore"):
-            ends = np.stack(
-                [self.weights * (side[:, None, None, :] - self.centres[:, None]) for side in (low, high)]
-            )
+            ends = self.weights * (sides - self.centres[:, None])
+            middle = 0.5 * self.low + 0.5 * self.high
         ends = np.where(self.weights == 0.0, 0.0, ends)
         off = 1e-12 * np.where(np.isfinite(ends), np.abs(ends), 0.0).max(axis=0).sum(axis=-1)
         first, last = self.means + ends.min(axis=0).sum(axis=-1), self.means + ends.max(axis=0).sum(axis=-1)
-        with np.errstate(invalid="ignore"):
-            middle = 0.5 * self.low + 0.5 * self.high
         best = np.where(np.isnan(middle), 0.0, middle)  # the whole line: any point will do
         at = np.minimum(np.maximum(np.broadcast_to(best, first.shape), first - off), last + off)
         everything = ~np.isfinite(at)  # a half-line, of which unbounded means may be inside as deeply as one likes
@@ -102,24 +95,16 @@ def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Win
             "other given what is queried: the mass of both has no closed form; query one of them too, or give a "
             "value"
         )
-    weights = -roots[:, n:, :n] / sizes[:, :, None]
+    centres, means = np.ascontiguousarray(joint.means[:, :n]), np.ascontiguousarray(joint.means[:, n:])
+    weights = np.ascontiguousarray(-roots[:, n:, :n] / sizes[:, :, None])
     slack = EPS * len(joint.domain) * (200.0 + 50.0 * float(joint.conditions.max())) + 100.0 * off
-    return Windows(
-        np.ascontiguousarray(joint.means[:, :n]),
-        np.ascontiguousarray(joint.means[:, n:]),
-        np.ascontiguousarray(weights),
-        np.ascontiguousarray(1.0 / sizes),
-        low,
-        high,
-        slack * len(low),
-    )
+    return Windows(centres, means, weights, np.ascontiguousarray(1.0 / sizes), low, high, slack * len(low))
 
 
 class WindowedNormals(NormalsPosterior):
-    """The density of the query variables, with variables in intervals, the `windows`, summed out.
+    """The density of the query variables, with variables in intervals summed out: `hidden`.
 
-    The windows are not part of `log_evidence`. `log_mass` is ln of their probability given the observed values;
-    None if unknown, which leaves the density unnormalised.
+    These intervals are not part of `log_evidence`; if their mass is unknown, the density is unnormalised.
     """
 
     def __init__(
@@ -129,15 +114,14 @@ class WindowedNormals(NormalsPosterior):
         low: Floats,
         high: Floats,
         workers: int | None,
-        windows: Windows,
-        log_mass: float | None,
+        hidden: Hidden,
     ) -> None:
-        self.windows, self.log_mass = windows, log_mass
+        self.windows, self.log_mass = hidden
         inside = bool(np.any(np.isfinite(low)) or np.any(np.isfinite(high)))
-        mass = 0.0 if inside or log_mass is None else log_mass
+        mass = 0.0 if inside or self.log_mass is None else self.log_mass
         super().__init__(mixture, log_evidence + mass, low, high, workers)
         self.log_shift = log_evidence if self.is_restricted else -mass
-        self.facts = replace(self.facts, log_slack=self.facts.log_slack + 2.0 * windows.log_slack)
+        self.facts = replace(self.facts, log_slack=self.facts.log_slack + 2.0 * self.windows.log_slack)
 
     @property
     def is_restricted(self) -> bool:
@@ -207,13 +191,11 @@ class WindowedProber(NormalsProber):
         rest += EPS * (4.0 * n + 16.0) * (np.abs(slope) + sizes)
         rest += np.einsum("rkh,khn->rkn", slacks + 4.0 * EPS * np.abs(slacks), np.abs(windows.weights))
         moved = np.einsum("khn,rkn->rkh", np.abs(windows.weights), np.abs(at - windows.centres))
-        off = (
-            EPS * (n + 8.0) * (np.abs(each) * (np.abs(windows.means) + moved)).sum(axis=2)
-        )  # of conditional means
+        of_means = EPS * (n + 8.0) * (np.abs(each) * (np.abs(windows.means) + moved)).sum(axis=2)
         before, after = self._half_squares(at - of.means), self._half_squares(at - means)
         tops = of.log_tops - before[0] + logs + after[0] + (rest * reach).sum(axis=2)
         size = np.abs(of.log_tops) + np.abs(logs) + before[1] + after[1]
-        tops += windows.log_slack + SLACK * (windows.means.shape[1] + np.abs(logs)) + off
+        tops += windows.log_slack + SLACK * (windows.means.shape[1] + np.abs(logs)) + of_means
         return tops + EPS * (n * n + 8.0 * n + 64.0) * size, means
 
     def _half_squares(self, off: Floats) -> tuple[Floats, Floats]:
@@ -372,7 +354,7 @@ def within_limits(
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     low, high = limits_of(query, real)
     if hidden is not None:
-        posterior = WindowedNormals(mixture, log_evidence, low, high, workers, *hidden)
+        posterior = WindowedNormals(mixture, log_evidence, low, high, workers, hidden)
     else:
         made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals
         posterior = made(mixture, log_evidence, low, high, workers)

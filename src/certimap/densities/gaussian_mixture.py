@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,11 +53,8 @@ class GaussianMixture(Model):
         self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike, names: Sequence[str] | None = None
     ) -> None:
         weights, means, covariances = (np.array(x, np.float64) for x in (weights, means, covariances))
-        if (
-            means.ndim != 2
-            or weights.shape != means.shape[:1]
-            or covariances.shape != (*means.shape, means.shape[1])
-        ):
+        shape = means.shape
+        if len(shape) != 2 or weights.shape != shape[:1] or covariances.shape != (*shape, shape[1]):
             raise ModelError(
                 f"weights, means and covariances have the shapes {weights.shape}, {means.shape} and "
                 f"{covariances.shape}; expected (K,), (K, n) and (K, n, n)"
@@ -75,21 +73,11 @@ class GaussianMixture(Model):
         symmetric = 0.5 * (covariances + transposed)
         self._fill(domain, np.log(weights) - math.log(float(weights.sum())), means, symmetric)
 
-    def _fill(
-        self,
-        domain: Domain,
-        log_weights: Floats,
-        means: Floats,
-        covariances: Floats,
-        before: GaussianMixture | None = None,
-    ) -> None:
-        self.domain = domain
+    def _fill(self, domain: Domain, log_weights: Floats, means: Floats, covariances: Floats) -> None:
+        self.domain, self.log_weights, self.means, self.covariances = domain, log_weights, means, covariances
         # what rounding moved each component's log weight by (nats), and its mean (in standard deviations)
-        self.log_errors: Floats = np.zeros(len(log_weights)) if before is None else before.log_errors
-        self.shifts: Floats = np.zeros(len(log_weights)) if before is None else before.shifts
-        self.log_weights: Floats = log_weights
-        self.means: Floats = means
-        self.covariances: Floats = covariances
+        self.log_errors: Floats = np.zeros(len(log_weights))
+        self.shifts: Floats = np.zeros(len(log_weights))
         self.factors: Floats = _inverse_roots(covariances)
         for array in (self.log_weights, self.means, self.covariances, self.factors):
             array.setflags(write=False)
@@ -98,9 +86,7 @@ class GaussianMixture(Model):
         return f"GaussianMixture({len(self.log_weights)} components, {len(self.domain)} variables)"
 
     def log_density(self, points: ArrayLike) -> Floats:
-        """Return ln of the density at `points` of shape (batch, n), variables in the domain's order: shape
-        (batch,).
-        """
+        """Return ln of the density at `points` (batch, n), variables in the domain's order: shape (batch,)."""
         points = np.asarray(points, np.float64)
         at_once = max(1, ENTRIES_AT_ONCE // self.means.size)
         parts = [points[start : start + at_once] for start in range(0, max(len(points), 1), at_once)]
@@ -134,7 +120,7 @@ class GaussianMixture(Model):
         """Return the mixture of `variables`, at least one name, in this order; others are integrated out."""
         at = [self.domain.index(name) for name in variables]
         own = self.covariances[:, at][:, :, at]
-        return self._with(self.log_weights, self.means[:, at], own, variables, self)
+        return self._with(self.log_weights, self.means[:, at], own, variables)
 
     def part(self, components: Ints) -> GaussianMixture:
         """Return some of the `components`, by number, with unchanged weights, which then add to less than 1."""
@@ -155,7 +141,8 @@ class GaussianMixture(Model):
             raise QueryError("evidence on every variable leaves nothing to ask; expected one variable without")
         if not seen:
             return self, 0.0
-        values = np.array([as_real(self._real(i), evidence[self.domain.names[i]]) for i in seen])
+        variables = [cast(Real, self.domain.variables[i]) for i in seen]
+        values = np.array([as_real(v, x) for v, x in zip(variables, evidence.values(), strict=True)])
         across, observed = self.covariances[:, rest][:, :, seen], self.covariances[:, seen][:, :, seen]
         roots = _inverse_roots(observed)
         off = values - self.means[:, seen]
@@ -181,7 +168,7 @@ class GaussianMixture(Model):
 
     def moved(self, by: Floats) -> GaussianMixture:
         """Return the same mixture, whose means are known up to `by`, shape (K, n)."""
-        made = self._with(self.log_weights, self.means, self.covariances, self.domain.names, self)
+        made = self._with(self.log_weights, self.means, self.covariances, self.domain.names)
         made.shifts = self.shifts + self.whitened(by)
         return made
 
@@ -205,14 +192,12 @@ class GaussianMixture(Model):
 
     @classmethod
     def from_arrays(cls, domain: Domain, arrays: Mapping[str, Array]) -> GaussianMixture:
-        """Build a mixture over a `domain` from the `arrays` of `to_arrays`, with the same numbers to the last
-        digit.
+        """Build a mixture over a `domain` from the `arrays` of `to_arrays`, equal to the last digit.
 
         Raises ModelError for arrays that are not a mixture.
         """
-        logs, means, covariances = (
-            np.array(arrays[name], np.float64) for name in ("log_weights", "means", "covariances")
-        )
+        parts = ("log_weights", "means", "covariances")
+        logs, means, covariances = (np.array(arrays[name], np.float64) for name in parts)
         made = cls(np.ones(len(logs)), means, covariances, domain.names)
         if logs.ndim != 1 or not np.all(np.isfinite(logs)) or abs(float(log_sum(logs))) > 1e-6:
             raise ModelError("log_weights are no natural logs of weights that add to 1")
@@ -221,23 +206,12 @@ class GaussianMixture(Model):
         made._fill(domain, logs, made.means.copy(), made.covariances.copy())
         return made
 
-    def _real(self, i: int) -> Real:
-        variable = self.domain.variables[i]
-        assert isinstance(variable, Real)
-        return variable
-
-    def _with(
-        self,
-        logs: Floats,
-        means: Floats,
-        covariances: Floats,
-        names: Sequence[str],
-        before: GaussianMixture | None = None,
-    ) -> GaussianMixture:
-        """Return a mixture over some of the variables."""
+    def _with(self, logs: Floats, means: Floats, covariances: Floats, names: Sequence[str]) -> GaussianMixture:
+        """Return a mixture over some of the variables, with this one's rounding errors."""
         made = GaussianMixture.__new__(GaussianMixture)
         domain = self.domain.subset(self.domain.index(name) for name in names)
-        made._fill(domain, logs, means, covariances, before)
+        made._fill(domain, logs, means, covariances)
+        made.log_errors, made.shifts = self.log_errors, self.shifts
         return made
 
 

@@ -67,13 +67,10 @@ class Components:
 
     states: Ints  # the states of the queried discrete variables, in the query's order, shape (K, n)
     log_weights: Floats  # ln p(configuration | evidence), shape (K,)
-    # the queried real variables, in the query's order, with those weights; None if there are none
-    mixture: GaussianMixture | None
+    mixture: GaussianMixture | None  # the queried real variables, in the query's order, with those weights
     log_evidence: float  # ln of the probability, or density, of the evidence, without the intervals of `hidden`
-    # a bound on the rounding error, in nats, of the discrete model's logs, which give the weights
-    log_slack: float
-    # the intervals of real variables that are summed out, if real variables are queried
-    hidden: Hidden | None = None
+    log_slack: float  # a bound on the rounding error, in nats, of the discrete model's logs: the weights
+    hidden: Hidden | None = None  # the intervals of real variables that are summed out, if any is queried
 
 
 class LinearGaussianNetwork(Model):
@@ -174,11 +171,8 @@ class LinearGaussianNetwork(Model):
 
         states, log_weights, log_evidence, log_slack = self._configurations(query)
         queried: list[int] = query.variables.tolist()
-        own = (
-            np.stack([states[i] for i in queried if i < self._n_discrete], axis=1)
-            if any(i < self._n_discrete for i in queried)
-            else np.zeros((len(log_weights), 0), np.int64)
-        )
+        rows = [states[i] for i in queried if i < self._n_discrete]
+        own = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, len(log_weights)).T)
         asked: list[int] = [i for i in queried if i >= self._n_discrete]
         others, known = hidden_variables(query), dict(sorted(query.values.items()))
         if not asked and not others and not known:

@@ -28,8 +28,7 @@ class NormalsPosterior:
 
     With intervals it is unnormalised: `log_prob` is then ln p(q, e) inside them, and p(e) is unknown, since the
     mass of a box under a full covariance has no closed form. `mixture` is p(q | observed values), in the query's
-    order, `log_evidence` ln of the density of the observed values, `low` and `high` (n,) the intervals, infinite
-    without one.
+    order, `log_evidence` ln of these values' density, `low` and `high` (n,) the intervals, infinite without one.
     """
 
     def __init__(
@@ -63,9 +62,7 @@ class NormalsPosterior:
 
     def log_prob(self, points: Points) -> Floats:
         """Return ln of the density at each row, shape (batch,); -inf outside the intervals."""
-        points = np.asarray(points, np.float64)
-        if points.ndim != 2 or points.shape[1] != len(self.domain):
-            raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
+        points = _checked(points, self.domain)
         inside = np.all((points >= self.low) & (points <= self.high), axis=1)
         return np.where(inside, self.log_density(points) + self.log_shift, -np.inf)
 
@@ -78,13 +75,24 @@ class NormalsPosterior:
         return NormalsProber(self)
 
 
+def _checked(points: Points, domain: Domain) -> Floats:
+    points = np.asarray(points, np.float64)
+    if points.ndim != 2 or points.shape[1] != len(domain):
+        raise QueryError(f"points have shape {points.shape}; expected (batch, {len(domain)})")
+    return points
+
+
+def _refuse(boxes: Boxes | None) -> None:
+    if boxes is not None:
+        raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
+
+
 class SampledNormals(NormalsPosterior):
     """`NormalsPosterior` without intervals, with draws."""
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_variables); rejects boxes, whose masses are unknown."""
-        if boxes is not None:
-            raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
+        _refuse(boxes)
         mixture = self.mixture
         weights = np.exp(mixture.log_weights)
         which = rng.choice(len(weights), size=n, p=weights / weights.sum())
@@ -130,18 +138,8 @@ class NormalsProber(SteadyProber):
 
         def task(start: int, stop: int) -> None:
             rows = slice(start, stop)
-            room = room_for(k, n, True)
-            bound_normals(
-                self.normals,
-                low[rows],
-                high[rows],
-                self.layout.scales,
-                room,
-                log_bound[rows],
-                halves[rows],
-                splits[rows],
-                middles[rows],
-            )
+            box, out = (low[rows], high[rows]), (log_bound[rows], halves[rows], splits[rows], middles[rows])
+            bound_normals(self.normals, *box, self.layout.scales, room_for(k, n, True), *out)
 
         for_blocks(task, batch, BLOCK, self.of.workers)
         columns = boxes.mask.shape[1]
@@ -218,9 +216,7 @@ class MixedNormals:
 
     def log_prob(self, points: Points) -> Floats:
         """Return ln of probability times density at each row, shape (batch,); -inf if impossible."""
-        points = np.asarray(points, np.float64)
-        if points.ndim != 2 or points.shape[1] != len(self.domain):
-            raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
+        points = _checked(points, self.domain)
         out = np.full(len(points), -np.inf)
         for state, part in zip(self.states, self.parts, strict=True):
             rows = np.flatnonzero(np.all(points[:, self.discrete] == state, axis=1))
@@ -244,14 +240,12 @@ class SampledMixed(MixedNormals):
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_variables); rejects boxes, whose masses are unknown."""
-        if boxes is not None:
-            raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
+        _refuse(boxes)
         shares = np.array([float(np.exp(part.mixture.log_weights).sum()) for part in self.parts])
         which = rng.choice(len(shares), size=n, p=shares / shares.sum())
         points = np.empty((n, len(self.domain)))
-        for k in range(len(self.parts)):
+        for k, part in enumerate(self.parts):
             rows = np.flatnonzero(which == k)
-            part = self.parts[k]
             assert isinstance(part, SampledNormals)
             points[rows] = self.placed(k, part.sample(len(rows), rng))
         return points
@@ -276,19 +270,15 @@ class MixedProber(SteadyProber):
     def probe(self, boxes: SearchBoxes) -> Answers:
         """Bound boxes; the mixture with the largest bound chooses the split of a real variable."""
         posterior, batch, n = self.of, len(boxes), len(self.of.domain)
-        best = np.full(batch, -np.inf)
-        each = np.full(boxes.mask.shape, -np.inf)
+        best, each = np.full(batch, -np.inf), np.full(boxes.mask.shape, -np.inf)
         splits, middles = np.full((batch, n), np.nan), np.full((batch, n), np.nan)
         is_real = self.layout.is_real[self.layout.variable_of]
         for part, columns in zip(self.parts, self.columns, strict=True):
             rows = np.flatnonzero(np.all(boxes.mask[:, columns] > 0, axis=1))
             if not len(rows):
                 continue
-            real = np.ix_(rows, posterior.real)
-            inside = SearchBoxes(
-                np.ones((len(rows), 2 * len(posterior.real)), np.uint8), boxes.low[real], boxes.high[real]
-            )
-            answers = part.probe(inside)
+            real, mask = np.ix_(rows, posterior.real), np.ones((len(rows), 2 * len(posterior.real)), np.uint8)
+            answers = part.probe(SearchBoxes(mask, boxes.low[real], boxes.high[real]))
             for column in columns.tolist():
                 each[rows, column] = np.maximum(each[rows, column], answers.log_bound)
             better = (answers.log_bound > best[rows]) | np.isnan(middles[real]).all(axis=1)
