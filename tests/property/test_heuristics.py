@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.guess import GuessedCircuit
-from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.posterior import CircuitPosterior, GuessedCircuit
 from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from frontier_twin import all_points, leaves_of, random_circuit, random_domain, slow_pass
 
-from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.prober import PlanProber
+from certimap.circuits.prober import Caps, PlanProber, PlanView
 from certimap.core.box import Boxes, Layout, SearchBoxes
 from certimap.core.domain import Domain
 from certimap.core.probing import climb

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from frontier_twin import all_points, random_circuit, random_domain
 
-from certimap.circuits.caps import Caps, PlanView, small_pool
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.kernels.probe import log_column, slack_of
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.prober import PlanProber
+from certimap.circuits.prober import Caps, PlanProber, PlanView, make_pool
 from certimap.core.box import SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
@@ -302,7 +301,7 @@ def test_a_cap_is_above_the_best_point_that_no_climb_finds(n: int, size: int, se
         view = PlanView.of(posterior.plan)
         for max_boxes, n_rows in ((1, 9), (2000, 4), (2000, 999)):
             caps = Caps(view, 1e-9, max_boxes=max_boxes)
-            pool = small_pool(view)
+            pool = make_pool(view)
             if n_rows < len(pool.bound):
                 rows = (pool.mask, pool.low, pool.high, pool.bound, pool.entries)
                 caps._pool = pool._replace(**dict(zip(pool._fields, (a[:n_rows] for a in rows), strict=False)))

@@ -12,10 +12,9 @@ import pytest
 import certimap as cm
 from certimap.certify import bounds
 from certimap.certify.draw_record import DrawRecord
-from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.prober import PlanProber
+from certimap.circuits.prober import Caps, PlanProber, PlanView
 from certimap.core.box import Boxes, SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.posterior import FunctionPosterior

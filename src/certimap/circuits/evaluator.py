@@ -71,31 +71,9 @@ def arrays_of(plan: Plan) -> PlanArrays:
     find_floors(
         plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaves.floors, floors, settles
     )
-    return PlanArrays(
-        is_sum=plan.is_sum,
-        child_ptr=plan.child_ptr,
-        children=plan.children,
-        weights=weights,
-        weight_counts=weight_counts,
-        log_weights=plan.log_weights,
-        leaf_ptr=plan.leaf_ptr,
-        binary_end=leaves.binary_end,
-        narrow_end=leaves.narrow_end,
-        wide_end=leaves.wide_end,
-        leaf_var=leaves.leaf_var,
-        leaf_start=leaves.leaf_start,
-        first=leaves.first,
-        second=leaves.second,
-        mantissas=mantissas,
-        table_counts=table_counts,
-        probabilities=plan.tables,
-        log_tables=plan.log_tables,
-        offsets=plan.domain.offsets,
-        functions=functions_of(plan),
-        leaf_floors=leaves.floors,
-        floors=floors,
-        settles=settles,
-    )
+    edges = (plan.is_sum, plan.child_ptr, plan.children, weights, weight_counts, plan.log_weights)
+    tables = (table_counts, plan.tables, plan.log_tables, plan.domain.offsets, functions_of(plan))
+    return PlanArrays(*edges, *leaves[:-1], *tables, leaves.floors, floors, settles)
 
 
 def _leaves_in_order(plan: Plan, mantissas: Floats) -> LeafPlaces:
@@ -109,18 +87,9 @@ def _leaves_in_order(plan: Plan, mantissas: Floats) -> LeafPlaces:
         counters = np.zeros(5 * max(stride, 1) + 1, np.int64)
         scratch = (np.empty(n, np.int32), np.empty(n, np.int32))
         statistics.sort_leaves(plan.leaf_ptr, plan.leaf_var, rank, stride, counters, *scratch, order)
-    places = LeafPlaces(
-        leaf_ptr=plan.leaf_ptr,
-        binary_end=np.empty(n_nodes, np.int64),
-        narrow_end=np.empty(n_nodes, np.int64),
-        wide_end=np.empty(n_nodes, np.int64),
-        leaf_var=np.empty(n, np.int32),
-        leaf_start=np.empty(n, np.int64),
-        first=np.empty(n),
-        second=np.empty(n),
-        mantissas=mantissas,
-        floors=np.empty(n + 1),
-    )
+    binary_end, narrow_end, wide_end = (np.empty(n_nodes, np.int64) for _ in range(3))
+    leaves = (np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n), np.empty(n))
+    places = LeafPlaces(plan.leaf_ptr, binary_end, narrow_end, wide_end, *leaves, mantissas, np.empty(n + 1))
     statistics.place_leaves(order, rank, floors, *of_leaves, places)
     return places
 
@@ -129,40 +98,24 @@ def functions_of(plan: Plan) -> Ints:
     """Return the addresses of the plan's real leaves' functions; none in a discrete domain."""
     if plan.domain.is_discrete:
         return np.zeros((0, 8), np.int64)
-
     return function_table(np.unique(plan.log_tables[plan.leaf_start[plan.domain.n_states[plan.leaf_var] == 0]]))
 
 
 def probe_arrays(plan: Plan) -> ProbeArrays:
     """Return a plan laid out for the box search and the walks; linear in its edges, and made once."""
-    found = _laid_out.get(plan)
-    if found is None:
-        found = _laid_out[plan] = _lay_out(plan)
-    return found
+    if plan not in _laid_out:
+        _laid_out[plan] = _lay_out(plan)
+    return _laid_out[plan]
 
 
 def _lay_out(plan: Plan) -> ProbeArrays:
     domain = plan.domain
     widths = np.where(domain.n_states == 0, 2, domain.n_states)
-    return ProbeArrays(
-        is_sum=plan.is_sum,
-        child_ptr=plan.child_ptr,
-        children=plan.children,
-        log_weights=plan.log_weights,
-        leaf_ptr=plan.leaf_ptr,
-        leaf_var=plan.leaf_var,
-        leaf_start=plan.leaf_start,
-        in_logs=_in_logs(plan),
-        tables=plan.tables,
-        log_tables=plan.log_tables,
-        functions=functions_of(plan),
-        decides=plan.decides,
-        offsets=np.concatenate([[0], np.cumsum(widths)]).astype(np.int64),
-        n_states=domain.n_states,
-        scales=_scales(plan),
-        is_whole=plan.is_whole,
-        discrete=domain.is_discrete,
-    )
+    offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+    edges = (plan.is_sum, plan.child_ptr, plan.children, plan.log_weights)
+    leaves = (plan.leaf_ptr, plan.leaf_var, plan.leaf_start, _in_logs(plan), plan.tables, plan.log_tables)
+    columns = (plan.decides, offsets, domain.n_states, _scales(plan), plan.is_whole)
+    return ProbeArrays(*edges, *leaves, functions_of(plan), *columns, domain.is_discrete)
 
 
 def _in_logs(plan: Plan) -> Flags:
@@ -191,6 +144,7 @@ _LANES = 8
 _LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
 _BLOCK_NUMBERS = 1 << 18  # numbers per block of rows: 2 MB
 _TASK_EDGES = 1 << 26  # edge evaluations per task, so that a task lasts about 10 ms
+_TASK_ROWS = 4096  # rows per task of draws
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -217,33 +171,23 @@ class Block:
         return out
 
 
-class PerThread(Generic[T]):
+class PerThread(threading.local, Generic[T]):
     """A value made once per thread and used for all its tasks: fresh memory costs more than a small task."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._made = make, threading.local()
-
-    def get(self) -> T:
-        """Return the calling thread's value."""
-        try:
-            return self._made.it
-        except AttributeError:
-            self._made.it = self._make()
-            return self._made.it
+    def __init__(self, make: Callable[[], T]) -> None:  # called again in every thread
+        self.value = make()
 
 
 class Evaluator:
-    """Evaluates a plan on batches of points and boxes.
+    """Evaluates a plan on batches of points and boxes, and draws points.
 
     Numbers have their own exponents, so that no row is too improbable and no possible value becomes 0.
-    `relative_error` bounds the relative rounding error of any computed probability, conditioning included.
+    `relative_error` bounds the relative rounding error of any computed probability, conditioning included. A drawn
+    row's random numbers depend only on the key and the row, not on threads.
     """
 
     def __init__(self, plan: Plan, workers: int) -> None:
-        self.plan = plan
-        self.workers = workers
-        domain = plan.domain
-        self.is_discrete = domain.is_discrete
+        self.plan, self.workers = plan, workers
         self.relative_error = float(most_roundings(self.arrays)) * _EPS + plan.log_error
 
     @cached_property
@@ -282,10 +226,6 @@ class Evaluator:
         n_blocks = -(-n_rows // min(largest, fitting))
         return max(-(-n_rows // (max(n_blocks, 1) * _LANES)) * _LANES, _LANES)
 
-    def box_width(self, n_boxes: int) -> int:
-        """Return the number of boxes to evaluate at once when the values of all nodes are kept."""
-        return self._width(n_boxes, self.plan.n_nodes + self.plan.domain.total_states, 64)
-
     def log_values(self, mode: int, points: Points | None, boxes: Boxes | None) -> Floats:
         """Return the root's log value for each row, shape (batch,), rounded to nearest."""
         rows = Rows(points, boxes)
@@ -294,11 +234,10 @@ class Evaluator:
         n_inputs = len(self.plan.domain) if mode == POINT else self.plan.domain.total_states
         task_rows = self._task_rows(rows.n)
         width = self._width(min(task_rows, rows.n), n_slots + n_inputs // 64)
-
         memory = PerThread(lambda: (self.empty_inputs(n_inputs, width), Block.empty(n_slots + 1, width)))
 
         def task(start: int, stop: int) -> None:
-            inputs, block = memory.get()
+            inputs, block = memory.value
             part = rows.part(start, stop)
             scratch = (inputs, block.values, block.counts, block.has)
             evaluate(self.arrays, mode, part.points, part.mask, part.low_high, slot, *scratch, out[:, start:stop])
@@ -314,11 +253,10 @@ class Evaluator:
         out = np.empty((rows.n, n_states))
         task_rows = self._task_rows(rows.n, 8)
         width = self._width(min(task_rows, rows.n), places.n_rows + n_states, 64)
-
         memory = PerThread(lambda: (self.empty_inputs(n_states, width), Block.empty(places.n_rows, width)))
 
         def task(start: int, stop: int) -> None:
-            inputs, block = memory.get()
+            inputs, block = memory.value
             floors = np.empty(self._max_members + 1)
             for first in range(start, stop, width):
                 part = rows.part(first, min(first + width, stop))
@@ -332,7 +270,8 @@ class Evaluator:
 
     def empty_inputs(self, n_inputs: int, width: int) -> Array:
         """Return memory for a block's inputs: one byte each if states and masks fit."""
-        fits = self.is_discrete and int(self.plan.domain.n_states.max(initial=0)) <= 256
+        domain = self.plan.domain
+        fits = domain.is_discrete and int(domain.n_states.max(initial=0)) <= 256
         return np.empty((n_inputs, width), np.uint8 if fits else np.float64)
 
     def upward_values(self, rows: Rows, inputs: Array, block: Block) -> int:
@@ -353,6 +292,76 @@ class Evaluator:
         prefix = members + n_members
         total = prefix + n_members + 1
         return Places(context, members, prefix, total, total + n_states)
+
+    @cached_property
+    def _cumulated(self) -> Floats:
+        out = np.empty_like(self.plan.weights)
+        cumulate(self.plan.child_ptr, self.plan.weights, out)
+        return out
+
+    def _outputs(self, n: int) -> tuple[Ints16, Floats]:
+        domain = self.plan.domain
+        return np.zeros((n, len(domain)), np.int16), np.empty((0 if domain.is_discrete else n, len(domain)))
+
+    def _finish(self, states: Ints16, reals: Floats) -> Points:
+        domain = self.plan.domain
+        if domain.is_discrete:
+            return states
+        discrete = domain.n_states > 0
+        reals[:, discrete] = states[:, discrete]
+        return reals
+
+    def sample(self, n: int, rng: np.random.Generator) -> Points:
+        """Draw n points from the whole space, shape (n, n_vars)."""
+        key = _key(rng)
+        states, reals = self._outputs(n)
+        arrays, cumulated = self.arrays, self._cumulated
+
+        def task(start: int, stop: int) -> None:
+            stack, words = self._walk()
+            with np.errstate(over="ignore"):
+                sample(arrays, key, start, cumulated, stack, words, states[start:stop], reals[start:stop])
+
+        for_blocks(task, n, _TASK_ROWS, self.workers)
+        return self._finish(states, reals)
+
+    def _walk(self) -> tuple[Ints32, Words]:
+        return np.empty(len(self.plan.domain) + 2, np.int32), np.empty(4, np.uint64)
+
+    def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
+        """Draw n points from the union of disjoint boxes, each box in proportion to its mass.
+
+        Raises QueryError if the boxes have no mass.
+        """
+        log_mass = self.log_values(MASS, None, boxes)
+        largest = float(log_mass.max(initial=-np.inf))
+        if largest == -np.inf:
+            raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
+        running: Floats = np.cumsum(np.exp(log_mass - largest))
+        last = int(np.flatnonzero(log_mass > -np.inf)[-1])
+        targets: Floats = rng.random(n) * running[-1]
+        places: Ints = np.searchsorted(running, targets, side="right")
+        chosen = np.minimum(places, last)
+        states, reals = self._outputs(n)
+        rows = np.argsort(chosen, kind="stable")
+        distinct, counts = np.unique(chosen, return_counts=True)
+        ends = np.cumsum(counts)
+        key, source = _key(rng), Rows(None, boxes[distinct])
+        n_states, n_rows = self.plan.domain.total_states, self.plan.n_nodes + 1
+
+        def task(start: int, stop: int) -> None:
+            """Draw the rows inside the boxes `start:stop` of `source`."""
+            part, mine = source.part(start, stop), rows[int(ends[start] - counts[start]) : int(ends[stop - 1])]
+            lanes = np.repeat(np.arange(stop - start), counts[start:stop])
+            width = -(-part.n // _LANES) * _LANES
+            inputs, block = self.empty_inputs(n_states, width), Block.empty(n_rows, width)
+            self.upward_values(part, inputs, block)
+            given = (part.mask, part.low_high, mine, lanes, block.values, block.counts, block.has)
+            with np.errstate(over="ignore"):
+                sample_in_boxes(self.arrays, key, *given, *self._walk(), states, reals)
+
+        for_blocks(task, len(distinct), self._width(len(distinct), n_rows - 1 + n_states, 64), self.workers)
+        return self._finish(states, reals)
 
 
 class Rows:
@@ -377,107 +386,6 @@ class Rows:
         out.low_high = np.ascontiguousarray(self.low_high[:, start:stop])
         out.n = stop - start
         return out
-
-
-_TASK_ROWS = 4096
-
-
-class Sampler:
-    """Draws independent points; a row's random numbers depend only on the key and the row, not on threads."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
-        self.plan = evaluator.plan
-
-    @cached_property
-    def _cumulated(self) -> Floats:
-        out = np.empty_like(self.plan.weights)
-        cumulate(self.plan.child_ptr, self.plan.weights, out)
-        return out
-
-    def _outputs(self, n: int) -> tuple[Ints16, Floats]:
-        n_vars = len(self.plan.domain)
-        is_discrete = self.plan.domain.is_discrete
-        return np.zeros((n, n_vars), np.int16), np.empty((0 if is_discrete else n, n_vars))
-
-    def _finish(self, states: Ints16, reals: Floats) -> Points:
-        domain = self.plan.domain
-        if domain.is_discrete:
-            return states
-        discrete = domain.n_states > 0
-        reals[:, discrete] = states[:, discrete]
-        return reals
-
-    def sample(self, n: int, rng: np.random.Generator) -> Points:
-        """Draw n points from the whole space, shape (n, n_vars)."""
-        key = _key(rng)
-        states, reals = self._outputs(n)
-        arrays, cumulated = self.evaluator.arrays, self._cumulated
-
-        def task(start: int, stop: int) -> None:
-            stack, words = self._walk()
-            with np.errstate(over="ignore"):
-                sample(arrays, key, start, cumulated, stack, words, states[start:stop], reals[start:stop])
-
-        for_blocks(task, n, _TASK_ROWS, self.evaluator.workers)
-        return self._finish(states, reals)
-
-    def _walk(self) -> tuple[Ints32, Words]:
-        return np.empty(len(self.plan.domain) + 2, np.int32), np.empty(4, np.uint64)
-
-    def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
-        """Draw n points from the union of disjoint boxes, each box in proportion to its mass.
-
-        Raises QueryError if the boxes have no mass.
-        """
-        log_mass = self.evaluator.log_values(MASS, None, boxes)
-        largest = float(log_mass.max(initial=-np.inf))
-        if largest == -np.inf:
-            raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
-        running: Floats = np.cumsum(np.exp(log_mass - largest))
-        last = int(np.flatnonzero(log_mass > -np.inf)[-1])
-        targets: Floats = rng.random(n) * running[-1]
-        places: Ints = np.searchsorted(running, targets, side="right")
-        chosen = np.minimum(places, last)
-        states, reals = self._outputs(n)
-        rows = np.argsort(chosen, kind="stable")
-        distinct, counts = np.unique(chosen, return_counts=True)
-        ends = np.cumsum(counts)
-        key = _key(rng)
-        inside = boxes[distinct]
-        source = Rows(None, inside)
-        width = self.evaluator.box_width(len(distinct))
-
-        def task(start: int, stop: int) -> None:
-            first_row = int(ends[start] - counts[start])
-            mine = rows[first_row : int(ends[stop - 1])]
-            lanes = np.repeat(np.arange(stop - start), counts[start:stop])
-            self._draw(key, source, start, stop, mine, lanes, states, reals)
-
-        for_blocks(task, len(distinct), width, self.evaluator.workers)
-        return self._finish(states, reals)
-
-    def _draw(
-        self,
-        key: np.uint64,
-        source: Rows,
-        start: int,
-        stop: int,
-        rows: Ints,
-        lanes: Ints,
-        states: Ints16,
-        reals: Floats,
-    ) -> None:
-        """Draw some rows inside the boxes `start:stop` of `source`."""
-        part = source.part(start, stop)
-        width = -(-part.n // 8) * 8
-        block = Block.empty(self.plan.n_nodes + 1, width)
-        inputs = self.evaluator.empty_inputs(self.plan.domain.total_states, width)
-        self.evaluator.upward_values(part, inputs, block)
-        masses = (block.values, block.counts, block.has)
-        arrays, boxes = self.evaluator.arrays, (part.mask, part.low_high)
-        with np.errstate(over="ignore"):
-            sample_in_boxes(arrays, key, *boxes, rows, lanes, *masses, *self._walk(), states, reals)
 
 
 def _key(rng: np.random.Generator) -> np.uint64:

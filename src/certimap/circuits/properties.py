@@ -15,28 +15,6 @@ from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 
-@dataclass(frozen=True, eq=False)
-class CategoricalParams:
-    """The parameters of a circuit's categorical leaves, packed."""
-
-    nodes: Ints  # (n_leaves,): the leaves
-    ptr: Ints  # (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`
-    values: Floats  # float64: natural-log weights, one per state
-    states: Ints  # int64: the state of each entry of `values`
-
-
-def categorical_params(circuit: Circuit) -> CategoricalParams:
-    """Pack the parameters of the categorical leaves of a circuit; linear in their number."""
-    nodes = np.flatnonzero(circuit.kind == NodeKind.CATEGORICAL)
-    sizes = np.diff(circuit.param_ptr)[nodes]
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    states = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], sizes)
-    if ptr[-1] == len(circuit.params):
-        return CategoricalParams(nodes, ptr, circuit.params, states)
-    values = circuit.params[np.repeat(circuit.param_ptr[nodes], sizes) + states]
-    return CategoricalParams(nodes, ptr, values, states)
-
-
 def circuit_arrays(circuit: Circuit) -> CircuitArrays:
     """Return the inner structure of a circuit for the kernels."""
     return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
@@ -45,20 +23,11 @@ def circuit_arrays(circuit: Circuit) -> CircuitArrays:
 def categorical_leaves(
     circuit: Circuit, log_weights: Floats, position: Ints32, log_mass: Floats, log_error: Floats
 ) -> QueriedLeaves:
-    """Return the queried categorical leaves, and fill in the masses of all, with their errors.
-
-    `log_weights` has one natural log per state; `position` (n_vars,) is the position of each variable in the
-    query, or -1. `log_mass` and `log_error` (n_nodes,) are outputs: natural logs of masses (0 for nodes other than
-    categorical leaves), and bounds on their errors, in units of the last place of 1.
-    """
+    """Return the queried categorical leaves; see `kernels.fill_categorical` for the other arguments."""
     arrays = circuit_arrays(circuit)
     n_leaves, n_entries = (int(x) for x in kernels.count_queried(arrays, circuit.param_ptr, position))
-    leaves = QueriedLeaves(
-        nodes=np.empty(n_leaves, np.int32),
-        start=np.empty(n_leaves, np.int32),
-        states=np.empty(n_leaves, np.int64),
-        log_tables=np.empty(n_entries),
-    )
+    nodes, start, states = np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64)
+    leaves = QueriedLeaves(nodes, start, states, np.empty(n_entries))
     numbers = (circuit.param_ptr, circuit.params, circuit.domain.offsets, log_weights, position)
     kernels.fill_categorical(arrays, *numbers, log_mass, log_error, leaves)
     return leaves
@@ -235,11 +204,8 @@ def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
         below: list[int] = circuit.children[first:last].tolist()
         members = [wider.get((c, lacks.get(first + k, 0)), made[c]) for k, c in enumerate(below)]
         weights = circuit.log_weights[first:last].tolist()
-        made.append(
-            builder.add(
-                int(circuit.kind[node]), members, weights, int(circuit.leaf_var[node]), circuit.params_of(node)
-            )
-        )
+        own = (int(circuit.leaf_var[node]), circuit.params_of(node))
+        made.append(builder.add(int(circuit.kind[node]), members, weights, *own))
         for lack in wanted.get(node, ()):
             wider[node, lack] = builder.product([made[node], *(constants[i] for i in _bits(lack))])
     if at_root:

@@ -31,20 +31,14 @@ from certimap.core.logs import log_sum
 
 
 def max_product(plan: Plan) -> Points:
-    """Return the assignment decoded by max-product, shape (1, n).
-
-    Among equal states or children the first wins; a real leaf gives its peak.
-    """
+    """Return the assignment decoded by max-product, shape (1, n); among equal states or children the first."""
     nodes, kept = walk_arrays(plan)
     max_upward(nodes, kept)
     return _decoded(plan, nodes, kept)
 
 
 def argmax_product(plan: Plan) -> Points:
-    """Return argmax-product's assignment at the root, shape (1, n).
-
-    Among equal states or candidates the first wins; a real leaf gives its peak.
-    """
+    """Return argmax-product's assignment at the root, shape (1, n); among equal states or candidates the first."""
     nodes, kept = walk_arrays(plan)
     argmax_upward(nodes, kept, make_scratch(plan, BLOCK))
     return _decoded(plan, nodes, kept)
@@ -53,14 +47,9 @@ def argmax_product(plan: Plan) -> Points:
 def make_scratch(plan: Plan, width: int) -> DecodeScratch:
     """Return working space for walks that evaluate `width` points together."""
     widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
-    return DecodeScratch(
-        np.zeros((width, len(plan.domain))),
-        np.empty((widest, width)),
-        np.zeros(widest, np.bool_),
-        np.full(plan.n_nodes, -1, np.int32),
-        np.empty(plan.n_nodes, np.int32),
-        np.empty((plan.n_nodes + 1, width)),
-    )
+    pairs = (np.zeros((width, len(plan.domain))), np.empty((widest, width)), np.zeros(widest, np.bool_))
+    slot, order = np.full(plan.n_nodes, -1, np.int32), np.empty(plan.n_nodes, np.int32)
+    return DecodeScratch(*pairs, slot, order, np.empty((plan.n_nodes + 1, width)))
 
 
 def modes(plan: Plan, log_mass: Floats) -> Points:
@@ -73,7 +62,11 @@ def modes(plan: Plan, log_mass: Floats) -> Points:
     for i in np.flatnonzero(domain.n_states).tolist():
         point[i] = np.argmax(log_mass[domain.offsets[i] : domain.offsets[i + 1]])
     if not domain.is_discrete:
-        log_leaf_flow, nodes, kept = _leaf_flow(plan)
+        nodes, kept = walk_arrays(plan)
+        log_flow = np.full(plan.n_nodes, -np.inf)
+        log_flow[-1] = 0.0
+        flow_downward(nodes, log_flow)
+        log_leaf_flow = log_flow[plan.parent_of_leaf]  # each leaf's weight in the mixture
         for i in np.flatnonzero(domain.n_states == 0).tolist():
             point[i] = _mode_of_mixture(np.flatnonzero(plan.leaf_var == i), log_leaf_flow, nodes, kept)
     return point[None, :].astype(domain.point_dtype)
@@ -81,16 +74,9 @@ def modes(plan: Plan, log_mass: Floats) -> Points:
 
 def walk_arrays(plan: Plan) -> tuple[ProbeArrays, WalkArrays]:
     """Return the walks' input and output arrays; the peaks of the leaves are already filled."""
-    nodes = probe_arrays(plan)
-    n_nodes, n_leaves = plan.n_nodes, plan.n_leaves
-    kept = WalkArrays(
-        np.empty(n_leaves),
-        np.empty(n_leaves),
-        np.empty(n_nodes),
-        np.zeros(n_nodes, np.int64),
-        np.empty(len(plan.children)),
-        *_groups(plan),
-    )
+    nodes, n_nodes = probe_arrays(plan), plan.n_nodes
+    peaks, choice = (np.empty(plan.n_leaves), np.empty(plan.n_leaves)), np.zeros(n_nodes, np.int64)
+    kept = WalkArrays(*peaks, np.empty(n_nodes), choice, np.empty(len(plan.children)), *_groups(plan))
     leaf_peaks(nodes, kept)
     return nodes, kept
 
@@ -111,10 +97,9 @@ def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     leaf_words = plan.leaf_start * len(plan.domain) + plan.leaf_var
     identity, key = np.empty(plan.n_nodes, np.int64), np.empty(plan.n_nodes, np.int64)
     weight_bits = plan.log_weights.view(np.int64)
+    edges = (plan.is_sum, plan.child_ptr, plan.children, weight_bits)
     with np.errstate(over="ignore"):  # hashes wrap around
-        hash_nodes(
-            plan.is_sum, plan.child_ptr, plan.children, weight_bits, plan.leaf_ptr, leaf_words, identity, key
-        )
+        hash_nodes(*edges, plan.leaf_ptr, leaf_words, identity, key)
     _, first, places = np.unique(key, return_index=True, return_inverse=True)
     group = first[places]
     n_children = np.diff(plan.child_ptr)
@@ -125,15 +110,6 @@ def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     same = group[order[1:]] == group[order[:-1]]
     following[order[:-1][same]] = order[1:][same]
     return group.astype(np.int32), following
-
-
-def _leaf_flow(plan: Plan) -> tuple[Floats, ProbeArrays, WalkArrays]:
-    """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
-    nodes, kept = walk_arrays(plan)
-    log_flow = np.full(plan.n_nodes, -np.inf)
-    log_flow[-1] = 0.0
-    flow_downward(nodes, log_flow)
-    return log_flow[plan.parent_of_leaf], nodes, kept
 
 
 def _mode_of_mixture(leaves: Ints, log_leaf_flow: Floats, nodes: ProbeArrays, kept: WalkArrays) -> float:
@@ -183,17 +159,11 @@ def _start(plan: Plan) -> tuple[ProbeArrays, Messages]:
     counts = np.bincount(plan.children, minlength=plan.n_nodes)
     told_ptr = np.concatenate([[0], np.cumsum(plan.domain.n_states[plan.leaf_var])]).astype(np.int64)
     edges, leaves = (len(plan.children), 2), (plan.n_leaves, 2)
-    return probe_arrays(plan), Messages(
-        np.zeros(edges),
-        np.zeros(edges),
-        np.zeros(leaves),
-        np.zeros(leaves),
-        told_ptr,
-        np.zeros(int(told_ptr[-1])),
-        np.zeros(plan.domain.total_states),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        np.argsort(plan.children, kind="stable").astype(np.int64),
-    )
+    sent = (np.zeros(edges), np.zeros(edges), np.zeros(leaves), np.zeros(leaves))
+    told, belief = np.zeros(int(told_ptr[-1])), np.zeros(plan.domain.total_states)
+    above_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    above = np.argsort(plan.children, kind="stable").astype(np.int64)
+    return probe_arrays(plan), Messages(*sent, told_ptr, told, belief, above_ptr, above)
 
 
 BEAM_BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
@@ -210,10 +180,8 @@ class BeamEntry:
 def beam(plan: Plan, width: int, should_stop: Callable[[], bool]) -> Points:
     """Return the root's beam, best first, shape (at most width, n).
 
-    A sum ranks its children's assignments by its own value; once `should_stop` returns True, by its largest
-    term, without evaluation.
-
-    Cost: `width` times the cost of argmax-product; in a tree, depth times edges times candidates per sum.
+    A sum ranks its children's assignments by its own value; once `should_stop` returns True, by its largest term,
+    without evaluation. Cost: `width` times that of argmax-product; in a tree, depth times edges times candidates.
     """
     search = _Beam(plan, width, should_stop)
     for node in range(plan.n_nodes):

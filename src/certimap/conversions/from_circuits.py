@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
-from certimap.circuits.guess import GuessedCircuit
-from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.posterior import CircuitPosterior, GuessedCircuit
 from certimap.conversions.choose import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
 from certimap.conversions.circuit_to_tree import (
     MAX_SPREAD,

@@ -19,7 +19,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.nodewise import OwnNode, leaf_of
@@ -343,21 +342,24 @@ class _Writer:
     def __init__(self, model: Circuit) -> None:
         self._model = model
         sizes = model.domain.n_states.astype(np.int64)
-        packed = properties.categorical_params(model)
-        starts = packed.ptr[:-1]
-        self._used = np.unique(model.leaf_var[packed.nodes]).astype(np.int64)
+        leaves = np.flatnonzero(model.kind == NodeKind.CATEGORICAL)
+        counts = np.diff(model.param_ptr)[leaves]
+        starts = np.cumsum(counts) - counts
+        states = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+        self._used = np.unique(model.leaf_var[leaves]).astype(np.int64)
         self._first = np.zeros(len(sizes), np.int64)  # the id of the indicator of each variable's first state
         self._first[self._used] = np.cumsum(sizes[self._used]) - sizes[self._used]
         self._n_indicators = int(sizes[self._used].sum())
         self._has_line = np.ones(model.n_nodes, np.bool_)
         of_indicators = np.zeros(0, np.int64)
         if len(starts):
-            possible = packed.values > -np.inf
-            is_indicator = (np.add.reduceat(possible, starts, dtype=np.int64) == 1) & (
-                np.maximum.reduceat(packed.values, starts) == 0.0
-            )
-            self._has_line[packed.nodes[is_indicator]] = False
-            of_indicators = packed.states[possible & np.repeat(is_indicator, np.diff(packed.ptr))]
+            all_own = len(states) == len(model.params)
+            values = model.params if all_own else model.params[np.repeat(model.param_ptr[leaves], counts) + states]
+            possible = values > -np.inf
+            is_indicator = np.add.reduceat(possible, starts, dtype=np.int64) == 1
+            is_indicator &= np.maximum.reduceat(values, starts) == 0.0
+            self._has_line[leaves[is_indicator]] = False
+            of_indicators = states[possible & np.repeat(is_indicator, counts)]
         self._ids = self._n_indicators - 1 + np.cumsum(self._has_line)
         self._n_lines = int(self._ids[-1]) + 1
         nodes = np.flatnonzero(~self._has_line)

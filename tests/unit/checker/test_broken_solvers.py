@@ -11,9 +11,8 @@ import certimap as cm
 from certimap.certify import bounds
 from certimap.certify.findings import Books
 from certimap.certify.ledger import Ledger
-from certimap.circuits.caps import Caps
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.circuits.prober import PlanProber
+from certimap.circuits.prober import Caps, PlanProber
 from certimap.solvers.elimination import geometry
 from certimap.solvers.elimination.one_pass import SetPass
 from certimap.solvers.elimination.set_elimination import Climb

@@ -15,7 +15,7 @@ from certimap.checker import Proof
 from certimap.checker.boxes import caps_of
 from certimap.checker.circuit import circuit_of, read_graph
 from certimap.checker.models import CheckBudget, Question
-from certimap.circuits import caps as traced
+from certimap.circuits import prober as traced
 from certimap.circuits.prober import PlanProber
 from certimap.io.native import exported
 from certimap.testing.models import all_points, random_circuit

@@ -7,7 +7,7 @@ import pytest
 
 import certimap as cm
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.guess import GuessedCircuit
+from certimap.circuits.posterior import GuessedCircuit
 from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain

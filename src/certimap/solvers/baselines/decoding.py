@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.certify.ledger import Ledger, own_source
-from certimap.circuits.guess import GuessedCircuit
-from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.posterior import CircuitPosterior, GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
