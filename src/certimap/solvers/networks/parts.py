@@ -25,8 +25,8 @@ from certimap.solvers.networks import root_bound
 from certimap.solvers.networks.root_bound import RootBound
 
 ENTRIES_PER_SECOND = 2.0**27  # that elimination gets through on one core, at least
-AFFORDABLE = 10.0  # seconds of an elimination that begins soon
-TIME_SHARE = 0.5  # of the time left, that it may take
+AFFORDABLE = 20.0  # seconds of an elimination that begins soon
+TIME_SHARE = 0.65  # of the time left, that it may take
 ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
 SHARE_SEARCHED = 0.1  # of its work, that a search gets before it
 
