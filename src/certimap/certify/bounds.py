@@ -49,7 +49,7 @@ def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
 
 
 def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, floor: float = SLACK) -> float:
-    """The largest bound (nats) at which a box may close: later rounded up, it stays within τ of p̂ rounded down."""
+    """The largest log bound at which a box may close: later rounded up, it stays within τ of p̂ rounded down."""
     log_t = log_tau_within(log_p_hat, epsilon, tolerance)
     return log_t - 3.0 * slack(log_t, floor)
 

@@ -4,10 +4,10 @@ Each figure has a function that computes its data (without matplotlib) and one t
 if None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(path)` writes the picture.
 """
 
-from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density
 from certimap.plots.results import (
     new_figure,
     plot_circuit,
+    plot_density,
     plot_history,
     plot_moments,
     plot_network,
@@ -17,10 +17,14 @@ from certimap.plots.results import (
     plot_top,
 )
 from certimap.plots.series import (
+    DensityGrid,
+    OpenCells,
     bound_series,
     circuit_summary,
+    density_grid,
     moments,
     network_graph,
+    open_cells,
     pareto_series,
     ranking,
     region_series,

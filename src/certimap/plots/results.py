@@ -1,5 +1,8 @@
 """Figures of results, benchmark runs and models: networks with a query's roles, circuits, region trees."""
 
+# matplotlib leaves parts of its signatures untyped
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math
@@ -13,6 +16,9 @@ from certimap.core.result import MapResult
 from certimap.errors import MissingDependency, QueryError
 from certimap.networks.network import Network
 from certimap.plots.series import (
+    AGAINST,
+    DensityGrid,
+    OpenCells,
     RegionSeries,
     bound_series,
     circuit_summary,
@@ -30,12 +36,9 @@ if TYPE_CHECKING:
 
 LOWER, UPPER, MASS, NEUTRAL = "#00A087", "#E64B35", "#3C5488", "#7E6148"
 _CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E6148", "#91D1C2", "#B09C85")
-_AXES = {
-    "seconds": "seconds",
-    "n_draws": "draws",
-    "n_nodes": "boxes probed",
-    "n_evaluations": "assignments evaluated",
-}
+_AXES: dict[str, str] = dict(
+    zip(AGAINST, ("seconds", "draws", "boxes probed", "assignments evaluated"), strict=True)
+)
 _ROLES = {"evidence": (UPPER, "observed"), "answer": (LOWER, "answer"), "hidden": ("#E5E7EB", "summed out")}
 
 
@@ -75,10 +78,6 @@ def labelled(ax: Axes, x: str, y: str, *, has_legend: bool = True) -> Axes:
     return ax
 
 
-# matplotlib leaves parts of its signatures untyped
-# pyright: reportUnknownMemberType=false
-
-
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
     """Draw the bounds on ln p* over a run, and the mass left open.
 
@@ -95,6 +94,14 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
         ax.step(series.x, masses, where="post", color=MASS, linestyle=":", label="open mass")
     ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
     return labelled(ax, _AXES[against], _log_of(result))
+
+
+def _note(
+    ax: Axes, text: str, at: tuple[float, float], size: str, offset: tuple[int, int] = (8, 0), **aligned: Any
+) -> None:
+    """Write beside a place, by default on its right."""
+    aligned = {"va": "center"} | aligned
+    ax.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=size, **aligned)
 
 
 def _log_of(result: MapResult) -> str:
@@ -181,18 +188,12 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
         shown = [f"{name} = {label}" for name, label in list(r.changes.items())[:n_shown]]
         more = [f"and {len(r.changes) - n_shown} more"] if len(r.changes) > n_shown else []
         text = ", ".join([*shown, *more]) or ("the best" if y == 0 else "no difference")
-        ax.annotate(
-            text, (r.log_prob, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize="small"
-        )
+        _note(ax, text, (r.log_prob, y), "small")
     span = (max(values) - min(values)) or 1.0
     ax.set_xlim(min(values) - 0.05 * span, max(values) + 0.8 * span)
     ax.set_yticks(range(len(ranks)), [str(k) for k in range(1, len(ranks) + 1)])
     ax.set_ylim(len(ranks) - 0.5, -0.5)
     return labelled(ax, _log_of(result), "rank", has_legend=False)
-
-
-# matplotlib leaves parts of its signatures untyped
-# pyright: reportUnknownMemberType=false
 
 
 def plot_network(
@@ -210,20 +211,17 @@ def plot_network(
     widest = max(abs(x) for x, _ in graph.places.values()) * 2.0 + 1.0
     deepest = 1.0 - min(y for _, y in graph.places.values())
     ax = axes_of(ax, width=max(5.0, 1.05 * widest), height=max(3.0, 0.95 * deepest))
+    style = {"arrowstyle": "-|>" if graph.directed else "-", "color": NEUTRAL, "linewidth": 0.9}
+    style |= {"shrinkA": 9.0, "shrinkB": 9.0}
     for start, end in graph.edges:
-        style = {"arrowstyle": "-|>" if graph.directed else "-", "color": NEUTRAL, "linewidth": 0.9}
-        ax.annotate(
-            "", graph.places[end], graph.places[start], arrowprops={**style, "shrinkA": 9.0, "shrinkB": 9.0}
-        )
+        ax.annotate("", graph.places[end], graph.places[start], arrowprops=style)
     for role, (colour, text) in _ROLES.items():
         where = np.array([graph.places[name] for name, r in graph.roles.items() if r == role]).reshape(-1, 2)
         if len(where):
-            ax.scatter(where[:, 0], where[:, 1], s=220, color=colour, edgecolor=NEUTRAL, zorder=3, label=text)
-    for name, (x, y) in graph.places.items():
+            ax.scatter(*where.T, s=220, color=colour, edgecolor=NEUTRAL, zorder=3, label=text)
+    for name, place in graph.places.items():
         label = f"{name}\n= {graph.labels[name]}" if name in graph.labels else name
-        ax.annotate(
-            label, (x, y), xytext=(0, -10), textcoords="offset points", ha="center", va="top", fontsize="x-small"
-        )
+        _note(ax, label, place, "x-small", offset=(0, -10), ha="center", va="top")
     ax.margins(0.12, 0.18)
     ax.set_axis_off()
     ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(0.0, 1.12), ncols=3)
@@ -242,10 +240,8 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
         ax.set_yscale("log")
     ax.locator_params(axis="x", integer=True)
     kinds = ", ".join(f"{n:,} {name}" for name, n in summary.kinds.items())
-    ax.set_title(
-        f"{summary.n_variables} variables, {summary.n_nodes:,} nodes, {summary.n_edges:,} edges\n{kinds}",
-        fontsize="small",
-    )
+    sizes = f"{summary.n_variables} variables, {summary.n_nodes:,} nodes, {summary.n_edges:,} edges"
+    ax.set_title(f"{sizes}\n{kinds}", fontsize="small")
     return labelled(ax, "height (0: leaves)", "nodes", has_legend=False)
 
 
@@ -266,26 +262,55 @@ def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
     area = 30.0 + 60.0 * np.log10(1.0 + np.array(series.set_sizes, np.float64))
     for kept, colour, text in ((is_query, LOWER, "query variable"), (~is_query, "#E5E7EB", "summed out")):
         if kept.any():
-            ax.scatter(
-                places[kept, 0],
-                places[kept, 1],
-                s=area[kept],
-                color=colour,
-                edgecolor=NEUTRAL,
-                zorder=2,
-                label=text,
-            )
-    for name, size, (x, y) in zip(series.names, series.set_sizes, series.places, strict=True):
-        ax.annotate(
-            f"{name} {size:,}".strip(),
-            (x, y),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="x-small",
-        )
+            ax.scatter(*places[kept].T, s=area[kept], color=colour, edgecolor=NEUTRAL, zorder=2, label=text)
+    for name, size, place in zip(series.names, series.set_sizes, series.places, strict=True):
+        _note(ax, f"{name} {size:,}".strip(), place, "x-small")
     ax.margins(0.15, 0.1)
     ax.set_axis_off()
     ax.set_title("largest set per region", fontsize="medium")
     ax.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, -0.1), ncols=2)
     return ax
+
+
+def plot_density(
+    grid: DensityGrid, result: MapResult | None = None, ax: Axes | None = None, *, cells: OpenCells | None = None
+) -> Axes:
+    """Draw a density and its certified mode.
+
+    One variable gives a line, with the proved bound above it; two give contours. Boxes of a search are drawn at
+    their bounds over one variable, and as outlines over two. `grid`, `result`, `ax`, `cells`: a result of
+    `density_grid`; an answer about its variables, if any; where to draw (None makes a figure); and a result of
+    `open_cells`, if any.
+    """
+    ax = axes_of(ax)
+    density = np.exp(grid.log_density)
+    mode = None if result is None else [float(str(result.assignment[name])) for name in grid.names]
+    if len(grid.axes) == 1:
+        ax.plot(grid.axes[0], density, color=MASS)
+        if result is not None and mode is not None and result.log_prob is not None:
+            ax.plot(mode, [np.exp(result.log_prob)], "o", color=LOWER, label="mode")
+            if result.log_upper_bound is not None:
+                ax.axhline(float(np.exp(result.log_upper_bound)), color=UPPER, label="upper bound")
+    else:
+        ax.contour(grid.axes[0], grid.axes[1], density.T, levels=12, cmap="viridis")
+        if mode is not None:
+            ax.plot(*([x] for x in mode), "o", color=UPPER, label="mode")
+    if cells is not None:
+        _draw_cells(ax, grid, cells)
+    y = "density" if len(grid.axes) == 1 else grid.names[1]
+    return labelled(ax, grid.names[0], y, has_legend=mode is not None)
+
+
+def _draw_cells(ax: Axes, grid: DensityGrid, cells: OpenCells) -> None:
+    """Draw the open boxes, clipped to the picture."""
+    low = np.stack([np.maximum(cells.low[:, i], axis[0]) for i, axis in enumerate(grid.axes)], axis=1)
+    high = np.stack([np.minimum(cells.high[:, i], axis[-1]) for i, axis in enumerate(grid.axes)], axis=1)
+    seen = np.all(low <= high, axis=1)
+    low, high, heights = low[seen], high[seen], np.exp(cells.log_bound[seen])
+    if len(grid.axes) == 1:
+        ax.hlines(heights, low[:, 0], high[:, 0], color=NEUTRAL, label="boxes still open")
+        return
+    corners = np.stack([low, high], axis=1)  # (batch, 2, 2)
+    xs, ys = corners[:, [0, 1, 1, 0, 0], 0], corners[:, [0, 0, 1, 1, 0], 1]
+    for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        ax.plot(x, y, color=NEUTRAL, linewidth=0.8, label="boxes still open" if k == 0 else None)

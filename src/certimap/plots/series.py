@@ -12,15 +12,19 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
+from certimap.core.arrays import Floats
 from certimap.core.control import Control
-from certimap.core.domain import Domain, Label
-from certimap.core.posterior import Regions
+from certimap.core.domain import Domain, Label, Real
+from certimap.core.posterior import Posterior, Probes, Regions
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import QueryError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
+from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.solvers.registry import resolve
 
+Interval = tuple[float, float]
 AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 
 
@@ -310,3 +314,70 @@ def _tree_places(parent: list[int]) -> list[tuple[float, float]]:
         else:
             stack += [(r, True), *((c, False) for c in reversed(children[r]))]
     return [(x[r], -float(depth[r])) for r in range(n)]
+
+
+@dataclass(frozen=True, eq=False)
+class DensityGrid:
+    """A density on a grid.
+
+    Attributes
+    ----------
+    names, axes
+        The one or two variables, and the grid values of each, shape (n_points,).
+    log_density
+        Natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
+    """
+
+    names: tuple[str, ...]
+    axes: tuple[Floats, ...]
+    log_density: Floats
+
+
+def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_points: int = 201) -> DensityGrid:
+    """Evaluate a density on a grid.
+
+    `posterior`, `intervals`, `n_points`: a posterior of one or two real variables (`certimap.condition`), (low,
+    high) for each, and values per axis. Raises QueryError for other posteriors, and intervals that do not fit.
+    """
+    domain = posterior.domain
+    if len(domain) not in (1, 2) or not all(isinstance(variable, Real) for variable in domain):
+        raise QueryError(f"the query variables are {domain.names}; one or two real ones can be drawn")
+    if len(intervals) != len(domain) or not all(low < high for low, high in intervals):
+        raise QueryError(f"the intervals are {list(intervals)}; expected (low, high) for each of {domain.names}")
+    axes = tuple(np.linspace(low, high, n_points) for low, high in intervals)
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+    values = posterior.log_prob(points.reshape(-1, len(domain)))
+    return DensityGrid(domain.names, axes, values.reshape(points.shape[:-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class OpenCells:
+    """The open boxes in a search of a density.
+
+    Attributes
+    ----------
+    low, high, log_bound
+        The ends of each box, shape (batch, n_variables), and upper bounds on ln of the density in each, (batch,).
+    """
+
+    low: Floats
+    high: Floats
+    log_bound: Floats
+
+
+def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
+    """Search a density with a node limit, and return the boxes still open.
+
+    `posterior`, `epsilon`, `max_nodes`, `rng`: a posterior with bounds for a search (`certimap.condition`), its
+    target, boxes to probe, and a seed. Empty if the search ends before.
+    """
+    control = Control.starting_now(None, max_nodes=max_nodes)
+    ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
+    chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior)
+    assert isinstance(chosen, Frontier)
+    assert isinstance(posterior, Probes)  # otherwise rejected above
+    state = chosen.init(posterior, control, np.random.default_rng(rng))
+    while not (state.done or ledger.satisfied or control.nodes_left(state.n_nodes) == 0):
+        state = chosen.step(state, ledger)
+    boxes = state.open.boxes(slice(None))
+    return OpenCells(boxes.low, boxes.high, state.open.bounds.copy())

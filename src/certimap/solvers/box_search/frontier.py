@@ -28,9 +28,8 @@ HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a 
 
 
 def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
-    """Draw n independent points from the union of the open boxes, in proportion to mass.
-
-    If the list is too long to `unpack`, each draw first picks a box, by its known mass, then a point inside.
+    """Draw n independent points from the open boxes, in proportion to mass; where they are too many to `unpack`,
+    each draw first picks a box, by its known mass, then a point inside.
     """
     if unpack:
         boxes = state.layout.public(state.open.boxes(slice(None)))
@@ -84,11 +83,9 @@ class Pace:
 
     step_work: int = 40_000_000  # edge visits of one step, a fraction of a second
     max_batch: int = 512  # boxes expanded together
-    # memory of the open boxes beyond which the search goes depth first, if the user sets no limit
-    open_bytes: int = 1_000_000_000
+    open_bytes: int = 1_000_000_000  # of open boxes, beyond which, without a user's limit, it goes depth first
     long_list: int = 50_000_000  # total columns of the open boxes beyond which they are not unpacked for a draw
-    # min_draws, max_draws: draws in one batch
-    min_draws: int = 64
+    min_draws: int = 64  # in one batch
     max_draws: int = 16384
 
 
@@ -166,7 +163,6 @@ class Frontier(Solver):
             raise SolverError(
                 f"first_draws is {self.first_draws} and exact_work {self.exact_work}; neither may be negative"
             )
-
         if self.width is not None and not self.width > 0.0:
             raise SolverError(f"width is {self.width}; expected a positive length, or None to stop at epsilon")
 
@@ -212,8 +208,6 @@ class Frontier(Solver):
             self._report(state, ledger, is_last=True)
             raise
         return state
-
-    # --- before the search -------------------------------------------------------------------------------
 
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
         """Look for a good answer, then bound the whole space; continue with tightening if still unsettled."""
@@ -268,8 +262,6 @@ class Frontier(Solver):
         if not state.done and (not len(state.open) or state.control.should_stop):
             self._report(state, ledger)
 
-    # --- the search --------------------------------------------------------------------------------------
-
     def _search(self, state: FrontierState, ledger: Ledger) -> None:
         """Expand batches of boxes for one step's work, then draw from the open boxes."""
         start = state.work
@@ -296,9 +288,8 @@ class Frontier(Solver):
 
     def _batch_size(self, state: FrontierState, ledger: Ledger) -> int:
         """Return how many boxes to expand together; it grows as far as the step's work allows."""
-        state.batch = min(
-            2 * state.batch, self.pace.max_batch, max(8, self.pace.step_work // (4 * state.prober.work))
-        )
+        affordable = max(8, self.pace.step_work // (4 * state.prober.work))
+        state.batch = min(2 * state.batch, self.pace.max_batch, affordable)
         if self._is_full(state):
             return min(state.batch, 32)
         nodes_left = state.control.nodes_left(state.n_nodes)
@@ -352,9 +343,8 @@ class Frontier(Solver):
             ledger.close(bound, mass)
 
     def _report(self, state: FrontierState, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Report the open boxes to the ledger; without any the search is done.
-
-        While the search aims for the exact answer, it withholds bounds that would end the run with less.
+        """Report the open boxes to the ledger; without any the search is done. While it aims for the exact answer,
+        it withholds bounds that would end the run with less.
         """
         full = state.control.nodes_left(state.n_nodes) == 0
         ends = is_last or full or state.control.should_stop
@@ -390,9 +380,8 @@ class Frontier(Solver):
         state.done = state.done or ((short or apart) and ledger.satisfied)
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
-        """Whether to search for the exact answer beyond epsilon: only early on, when an easy query costs little.
-
-        Never in a real domain, where intervals around a maximum shrink slowly.
+        """Whether to search for the exact answer beyond epsilon: only early on, when an easy query costs little,
+        and never in a real domain, where intervals around a maximum shrink slowly.
         """
         return state.work < self.exact_work and state.posterior.domain.is_discrete
 
@@ -405,8 +394,6 @@ class Frontier(Solver):
         if self.width is not None:
             return ledger.log_strict_threshold
         return ledger.log_exact_threshold if self._aims_for_exact(state) else ledger.log_threshold
-
-    # --- draws -------------------------------------------------------------------------------------------
 
     def _wants_draws(self, state: FrontierState, ledger: Ledger) -> bool:
         """Whether the work set aside for draws is enough for a batch."""
@@ -421,9 +408,8 @@ class Frontier(Solver):
         log_mass = ledger.log_open_mass
         assert log_mass is not None
         edges = max(state.prober.work // 4, 1)
-        n = int(
-            min(max(state.draw_credit / (2 * edges) - len(state.open), self.pace.min_draws), self.pace.max_draws)
-        )
+        paid = state.draw_credit / (2 * edges) - len(state.open)
+        n = int(min(max(paid, self.pace.min_draws), self.pace.max_draws))
         if self._is_long(state):
             n = self.pace.min_draws
         if ledger.remaining_draws is not None:
@@ -436,9 +422,8 @@ class Frontier(Solver):
             ledger.draws(points, min(log_mass, 0.0))
         else:
             ledger.candidates(points)
-        log_needed = log_draws_needed(
-            log_tau(ledger.log_kth_best, ledger.epsilon), ledger.delta, log_mass, ledger.top_k
-        )
+        log_t = log_tau(ledger.log_kth_best, ledger.epsilon)
+        log_needed = log_draws_needed(log_t, ledger.delta, log_mass, ledger.top_k)
         state.draw_at = 8.0 if log_needed > HOPELESS else 1.0
         if ledger.best_log_prob > before and not ledger.satisfied:
             best = ledger.best_point

@@ -28,11 +28,7 @@ class OpenRows(NamedTuple):
 
 
 class OpenBoxes:
-    """A growing table of boxes with natural-log bounds and masses, and depths.
-
-    Masks are packed to bits. `take` removes the boxes of largest bound, or the deepest boxes (which keeps the
-    table small), in an order that depends only on their content and history.
-    """
+    """A growing table of boxes, their masks packed to bits, with natural-log bounds and masses, and depths."""
 
     def __init__(self, n_columns: int, n_real: int) -> None:
         self.n_columns = n_columns
@@ -108,9 +104,8 @@ class OpenBoxes:
         return SearchBoxes(mask, self._low[: self.n][rows].copy(), self._high[: self.n][rows].copy())
 
     def take(self, count: int, deepest: bool, scales: Floats | None = None) -> OpenRows:
-        """Remove and return up to `count` boxes, with their bounds, masses and depths.
-
-        Given `scales` of the real variables (inf for others), take the widest boxes in these units instead.
+        """Remove and return up to `count` boxes: the deepest, which keeps the table small; else the widest in
+        units of `scales` of the real variables (inf for others); else those of largest bound.
         """
         if count >= self.n:
             rows = np.arange(self.n)
@@ -152,10 +147,11 @@ class OpenBoxes:
 
 @dataclass(eq=False)
 class Expansion:
-    """The result of expanding a batch of boxes; natural logs.
+    """The result of expanding a batch of boxes; natural logs, and masses in the prober's measure.
 
-    `closed` is (largest bound, mass) of the closed boxes. `stuck` is the largest bound of real boxes too small to
-    split. `points` are boxes of one point, `hints` points worth scoring. Masses are in the prober's measure.
+    `closed`: (largest bound, mass) of the closed boxes. `stuck`: the largest bound of real boxes too small to
+    split.
+    `points`, `hints`: boxes of one point, and points worth scoring.
     """
 
     children: list[OpenRows] = field(default_factory=list[OpenRows])
@@ -169,18 +165,15 @@ class Expansion:
         """Count boxes, or parts of boxes, as closed."""
         if len(bounds):
             known = masses[~np.isnan(masses)]  # no measure where a variable is real
-            self.closed = (
-                max(self.closed[0], float(np.max(bounds))),
-                float(np.logaddexp(self.closed[1], float(log_sum(known)))),
-            )
+            mass = float(np.logaddexp(self.closed[1], float(log_sum(known))))
+            self.closed = max(self.closed[0], float(np.max(bounds))), mass
 
 
 def expand(prober: Prober, rows: OpenRows, threshold: float, recorder: Recorder | None = None) -> Expansion:
     """Probe boxes until no more columns can be dropped, then branch.
 
-    A column whose bound is at most `threshold` (nats) is dropped from its box. A box in which some variable has no
-    column left is closed. Each remaining box branches on the variable whose column bounds have the smallest sum.
-    Cost: one probe per box, and one more each time that it shrinks.
+    A column whose bound is at most `threshold` (nats) is dropped; a box in which some variable has no column left
+    is closed. Each other box branches on the variable whose column bounds have the smallest sum.
     """
     layout, result = prober.layout, Expansion()
     before: Floats | None = None
@@ -203,9 +196,9 @@ def expand(prober: Prober, rows: OpenRows, threshold: float, recorder: Recorder 
         halved = (n_alive == 1) & layout.is_real
         shrunk = ~dead & (np.any((boxes.mask > 0) & ~alive, axis=1))
         ready = ~dead & ~shrunk
-        choice = _finish(
-            layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
-        )
+        rows = OpenRows(boxes.rows(ready), bounds[ready], answers.log_mass[ready], depths[ready])
+        there = {name: x[ready] for name, x in vars(answers).items() if x is not None}
+        choice = _finish(layout, result, rows, replace(answers, **there), each[ready])
         if recorder is not None:
             at, halves = np.nonzero((n_alive < 2) & layout.is_real)
             recorder.cut(halves, answers.splits[at, halves])
@@ -220,10 +213,6 @@ def expand(prober: Prober, rows: OpenRows, threshold: float, recorder: Recorder 
     return result
 
 
-def _part(answers: Answers, rows: Flags) -> Answers:
-    return replace(answers, **{name: x[rows] for name, x in vars(answers).items() if x is not None})
-
-
 def _shrink(layout: Layout, boxes: SearchBoxes, alive: Flags, halved: Flags, splits: Floats) -> SearchBoxes:
     """Drop dead columns; a real variable keeps its live half."""
     mask = boxes.mask & (alive | layout.is_real[layout.variable_of])
@@ -234,25 +223,17 @@ def _shrink(layout: Layout, boxes: SearchBoxes, alive: Flags, halved: Flags, spl
     return SearchBoxes(mask, boxes.low, boxes.high)
 
 
-def _finish(
-    layout: Layout,
-    result: Expansion,
-    boxes: SearchBoxes,
-    bounds: Floats,
-    depths: Ints32,
-    answers: Answers,
-    each: Floats,
-) -> Ints:
+def _finish(layout: Layout, result: Expansion, rows: OpenRows, answers: Answers, each: Floats) -> Ints:
     """Record points and boxes too small to split, branch the others; return each split variable, -1 for none."""
+    boxes, bounds, _, depths = rows
     if not len(boxes):
         return np.empty(0, np.int64)
     counts = np.add.reduceat(boxes.mask, layout.offsets[:-1], axis=1, dtype=np.int64)
     counts[:, layout.is_real] = np.where(np.isnan(answers.splits[:, layout.is_real]), 1, 2)
     best = _promising(layout, boxes, answers, each)
     single = np.all(counts == 1, axis=1)
-    if layout.domain.is_discrete:
-        if np.any(single):
-            result.points.append(best[single])
+    if np.any(single) and layout.domain.is_discrete:
+        result.points.append(best[single])
     elif np.any(single):
         result.hints.append(best[single][:MAX_HINTS])
         result.stuck = max(result.stuck, float(np.max(bounds[single])))
@@ -309,12 +290,8 @@ def _branch(
     upper = real & ~lower
     high[lower, variables[lower]] = answers.splits[parents[lower], variables[lower]]
     low[upper, variables[upper]] = np.nextafter(answers.splits[parents[upper], variables[upper]], np.inf)
-    return OpenRows(
-        SearchBoxes(mask, low, high),
-        each[parents, columns],
-        answers.each_mass[parents, columns],
-        depths[parents] + np.int32(1),
-    )
+    at = parents, columns
+    return OpenRows(SearchBoxes(mask, low, high), each[at], answers.each_mass[at], depths[parents] + np.int32(1))
 
 
 def _log_difference(larger: Floats, smaller: Floats) -> Floats:

@@ -29,13 +29,10 @@ STEP_CELLS = 64  # cells cut in one step, at least
 class CellTree:
     """Cells in the order of creation; the first is the whole space.
 
-    `bits`: the Lipschitz constant that bounds cells, or None.
-    `window`: the ends, shape (n,) each, of the region of an unbounded domain that is searched first.
-    `n`: the number of cells, of which arrays have an entry each:
-    `low`, `high`: shape (capacity, n).
-    `value`: ln of the density at the cell's centre.
-    `log_bound`: natural log of an upper bound on the density in the cell; inf without a bound.
-    `log_optimism`: the smaller of `log_bound` and the bound from the Lipschitz constant.
+    `bits`: the Lipschitz constant that bounds cells, or None. `window`: the ends, shape (n,) each, of the region
+    of an unbounded domain that is searched first. `n`: the number of cells, of which arrays have an entry each:
+    `low`, `high`: shape (capacity, n). `value`: ln of the density at the centre.
+    `log_bound`, `log_optimism`: ln of an upper bound on the density, inf without one; and with `bits`.
     `depth`, `is_stuck`: how often it was cut from the whole, and whether it is too narrow to cut.
     `first_child`: the first of `PARTS` consecutive children; -1 for a leaf.
     """
@@ -58,11 +55,6 @@ class CellTree:
         self.depth: Ints = np.empty(0, np.int64)
         self.first_child: Ints = np.empty(0, np.int64)
         self.is_stuck: Flags = np.empty(0, np.bool_)
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory held, in bytes."""
-        return self.low.nbytes * 2 + 40 * len(self.value)
 
     def leaves(self) -> Ints:
         """Return the cells that are not cut yet."""
@@ -101,10 +93,9 @@ class CellTree:
 
     def _finite(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Replace infinite ends by the window's end, or by the side's other end beyond the window."""
-        start, end = self.window
-        bounded_low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), np.minimum(start, high), start))
-        bounded_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), np.maximum(end, low), end))
-        return bounded_low, bounded_high
+        (start, end), has_low, has_high = self.window, np.isfinite(low), np.isfinite(high)
+        bounded_low = np.where(has_low, low, np.where(has_high, np.minimum(start, high), start))
+        return bounded_low, np.where(has_high, high, np.where(has_low, np.maximum(end, low), end))
 
     def _places(self, low: Floats, high: Floats) -> tuple[Ints, Floats]:
         """Return the side to cut of each cell, shape (batch,), and the two cut points, shape (batch, 2)."""
@@ -206,14 +197,11 @@ class Optimistic(WholeSpaceSolver):
         return None
 
     def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
-        return OptimisticState(CellTree(posterior, self._bits, control), control, rng)
-
-    @property
-    def _bits(self) -> float | None:
-        return None
+        return OptimisticState(CellTree(posterior, None, control), control, rng)
 
     def effort(self, state: OptimisticState) -> Effort:
-        return Effort(state.tree.n, state.tree.n_bytes, state.tree.n)
+        tree = state.tree
+        return Effort(tree.n, tree.low.nbytes * 2 + 40 * len(tree.value), tree.n)
 
     def step(self, state: OptimisticState, ledger: Ledger) -> OptimisticState:
         if not state.tree.n:
@@ -241,10 +229,8 @@ class Optimistic(WholeSpaceSolver):
         if tree.prober is not None:
             ledger.frontier(None, float(np.max(tree.log_bound[leaves])))
         if tree.bits is not None:
-            assumed = (
-                f"log2 of the density falling by at most {tree.bits:g} bits per unit of distance from its mode"
-            )
-            ledger.upper_bound(float(np.max(tree.log_optimism[leaves])), assumed)
+            falls = f"by at most {tree.bits:g} bits per unit of distance from its mode"
+            ledger.upper_bound(float(np.max(tree.log_optimism[leaves])), f"log2 of the density falling {falls}")
 
 
 @dataclass(frozen=True)
@@ -270,9 +256,8 @@ class Doo(Optimistic):
         if self.lipschitz is not None and not 0.0 < self.lipschitz < math.inf:
             raise SolverError(f"lipschitz is {self.lipschitz}; expected a positive number of bits per unit")
 
-    @property
-    def _bits(self) -> float | None:
-        return self.lipschitz
+    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
+        return OptimisticState(CellTree(posterior, self.lipschitz, control), control, rng)
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse the same as `Optimistic`, and a search with neither bounds of boxes nor a Lipschitz constant."""

@@ -29,8 +29,7 @@ MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in on
 class ExponentFrame:
     """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
 
-    It is chosen from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
-    Underflow in a frame loses less than 2^-893 of the largest value that the set can reach.
+    It comes from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
     """
 
     exponent: int = 0  # the exponent of the whole set
@@ -50,9 +49,8 @@ class ExponentFrame:
         return self.offsets.size == 0
 
     def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
-        """Convert a functional to doubles for vectors in this frame; return them and the exponent of their unit.
-
-        The vectors are at most `bound`; the exponent is `ZERO` if the functional maps them all to 0.
+        """Convert a functional to doubles for vectors in this frame, at most `bound`; return them and the exponent
+        of their unit, `ZERO` if it maps all vectors to 0.
         """
         out = np.empty(functional.shape)
         top = int(kernels.scaled(functional.pair, self.offsets, bound.mantissa, out))
@@ -85,15 +83,12 @@ def compact(index: NDArray[np.integer], n: int) -> NDArray[np.integer]:
 class VectorSet:
     """Partial assignments below a region, as nonnegative vectors over hidden states, grouped by context."""
 
-    values: Floats  # float64, shape (rows, hidden states), in units of `frame`
-    ptr: Ints  # int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c
-    # bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows
-    relaxed: Flags
+    values: Floats  # shape (rows, hidden states), in units of `frame`
+    ptr: Ints  # shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c
+    relaxed: Flags  # shape (rows,): whether the row is a bound, made of merged rows, instead of a value
     frame: ExponentFrame
-    # for each child of the region multiplied so far: (child, row of the child's set for each row)
-    pointers: list[tuple[int, NDArray[np.integer]]]
-    # int16, shape (rows,): the state of the region's own query variable, or None before it is decided
-    state: Ints16 | None = None
+    pointers: list[tuple[int, NDArray[np.integer]]]  # by child multiplied so far: its row for each row
+    state: Ints16 | None = None  # shape (rows,): of the region's own query variable; None before it is decided
     # whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers that
     # are 0 or at least `SAFE`
     is_whole: bool = True
@@ -125,20 +120,13 @@ class VectorSet:
         return self._take(np.flatnonzero(alive), self.values[alive], kept[self.ptr])
 
     def _take(self, rows: Ints, values: Floats, ptr: Ints) -> VectorSet:
-        return VectorSet(
-            values,
-            ptr,
-            self.relaxed[rows],
-            self.frame,
-            [(c, p[rows]) for c, p in self.pointers],
-            None if self.state is None else self.state[rows],
-            self.is_whole,
-        )
+        pointers = [(c, p[rows]) for c, p in self.pointers]
+        state = None if self.state is None else self.state[rows]
+        return VectorSet(values, ptr, self.relaxed[rows], self.frame, pointers, state, self.is_whole)
 
     def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, Flags]:
         """Return each row's value under its context's functional, and whether it exceeds the threshold."""
-        alive = np.empty(len(self), np.bool_)
-        scores = np.empty(len(self))
+        alive, scores = np.empty(len(self), np.bool_), np.empty(len(self))
         kernels.filter_rows(self.values, self.ptr, functional, threshold, alive, scores)
         return scores, alive
 
@@ -165,19 +153,15 @@ class VectorSet:
         return self.keep(alive), alive, work
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
-        """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima.
-
-        Some row of the new set dominates each row of the old set. Also returns the old row that each new row
-        points to.
+        """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima; also
+        return the old row that each new row points to.
         """
         n_contexts = int(np.count_nonzero(np.diff(self.ptr)))
         n_exact = min(len(self), max(limit // 2, 0))
         cutoff = -np.inf if n_exact >= len(self) else float(np.partition(scores, -n_exact - 1)[-n_exact - 1])
         n_cells = max(limit - n_exact - n_contexts, 1)
         cell = max(2, -(-(len(self) - n_exact) // n_cells))
-        values = np.empty_like(self.values)
-        ptr = np.empty_like(self.ptr)
-        source = np.empty(len(self), np.int64)
+        values, ptr, source = np.empty_like(self.values), np.empty_like(self.ptr), np.empty(len(self), np.int64)
         n = kernels.merge_rows(self.values, self.ptr, scores, cutoff, cell, values, ptr, source)
         source = source[:n]
         several = source < 0
@@ -216,11 +200,9 @@ def ones(n_contexts: int, n_hidden: int, alive: Flags) -> VectorSet:
 class Link:
     """The map from a parent's joint space to a child's contexts and hidden states."""
 
-    context: Ints  # int64, shape (joint contexts,): the child's context in each joint context
-    hidden: Ints  # int64, shape (joint hidden states,): the child's hidden state in each
-    # n_contexts, n_hidden: the child's numbers of contexts and hidden states
-    n_contexts: int
-    n_hidden: int
+    context: Ints  # shape (joint contexts,): the child's context in each joint context
+    hidden: Ints  # shape (joint hidden states,): the child's hidden state in each
+    counts: tuple[int, int]  # the child's numbers of contexts and hidden states
 
     def fold(self, matrix: Wide, child: Wide) -> Wide:
         """Multiply a matrix over the joint space by one over the child's (contexts, hidden states)."""
@@ -230,7 +212,7 @@ class Link:
 
     def reduce(self, functional: Wide) -> Wide:
         """Reduce a functional on the joint space to the child: sum hidden states, maximise over contexts."""
-        out = Wide.empty((self.n_contexts, self.n_hidden))
+        out = Wide.empty(self.counts)
         kernels.reduce(functional.pair, self.context, self.hidden, out.pair)
         return out
 
@@ -240,22 +222,14 @@ class ProductOverflowError(Exception):
 
 
 def product(
-    left: VectorSet,
-    right: VectorSet,
-    child: int,
-    link: Link,
-    functional: Floats,
-    threshold: float,
-    max_pairs: int,
-    bound: Wide,
-) -> tuple[VectorSet, Floats, int]:
+    left: VectorSet, right: VectorSet, child: int, link: Link,
+    functional: Floats, threshold: float, max_pairs: int, bound: Wide,
+) -> tuple[VectorSet, Floats, int]:  # fmt: skip
     """Multiply two sets, keeping the pairs whose value under the functional exceeds the threshold.
 
     The functional applies to products in the frame `left.frame.times(right.frame, link)`. `bound`, on the joint
-    space, is an upper bound on the products that matter.
-
-    Returns the product, its scores, and the number of dot products done. Raises ProductOverflowError when more
-    than `max_pairs` pairs pass the threshold.
+    space, is an upper bound on the products that matter. Returns the product, its scores, and the number of dot
+    products. Raises ProductOverflowError when more than `max_pairs` pairs pass the threshold.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
     total_work, sets = 0, (kernels.VectorRows(left.values, left.ptr), kernels.VectorRows(right.values, right.ptr))
@@ -291,14 +265,14 @@ def product(
 class Geometry:
     """The shapes of a region tree as (contexts, hidden states), computed once per posterior.
 
-    A context is a configuration of query variables. A separator position ((shared_query, shared_hidden),
-    (rest_query, rest_hidden)) is context (shared_query, rest_query) and hidden state (shared_hidden,
-    rest_hidden). A joint position adds the own variable to the context if it is queried, else to the hidden state.
+    A context is a configuration of query variables. A separator position has context (shared_query, rest_query)
+    and hidden state (shared_hidden, rest_hidden). A joint position adds the own variable to the context if it is
+    queried, else to the hidden state.
     """
 
     tree: RegionTree
     shapes: list[Shape]
-    links: list[Link | None]
+    links: dict[int, Link]  # by region; the root has none
     order_of_children: list[list[int]]
     is_query: Flags
     longest_sum: int  # the most operations on a path from the root, in computing a score
@@ -308,11 +282,6 @@ class Geometry:
         """Return the geometry of a tree, which trees of the same shape share."""
         return cls(tree, *tree.of_shape("geometry", lambda: _worked_out(tree)))
 
-    def counts(self, r: int) -> tuple[int, int]:
-        """Return the contexts and hidden states of a region's separator."""
-        sq, sh, rq, rh, _ = self.shapes[r]
-        return sq * rq, sh * rh
-
     def joint_counts(self, r: int) -> tuple[int, int]:
         """Return the contexts and hidden states of a region's joint space."""
         sq, sh, _, _, k = self.shapes[r]
@@ -321,12 +290,11 @@ class Geometry:
     def to_contexts(self, r: int, message: Wide) -> Wide:
         """Reshape a separator vector to (contexts, hidden states)."""
         sq, sh, rq, rh, _ = self.shapes[r]
+        by_axis, counts = (sq, sh, rq, rh), (sq * rq, sh * rh)
         if sh == 1 or rq == 1:
-            return message.view(lambda values: values.reshape(sq * rq, sh * rh))
+            return message.view(lambda values: values.reshape(counts))
         return message.view(
-            lambda values: np.ascontiguousarray(values.reshape(sq, sh, rq, rh).transpose(0, 2, 1, 3)).reshape(
-                sq * rq, sh * rh
-            )
+            lambda x: np.ascontiguousarray(x.reshape(by_axis).transpose(0, 2, 1, 3)).reshape(counts)
         )
 
     def project(self, r: int, outside: Wide) -> Wide:
@@ -337,16 +305,11 @@ class Geometry:
 
     def _wide_table(self, r: int) -> WideArrays:
         a = self.tree.arrays
-        start, stop = a.table_ptr[r], a.table_ptr[r + 1]
-        return WideArrays(
-            a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
-        )
+        own = slice(a.table_ptr[r], a.table_ptr[r + 1])
+        return WideArrays(a.mantissas[own], a.exponents[own] if self.tree.is_delicate else a.exponents)
 
     def table_from(self, r: int, inside: ExponentFrame, bound: Wide) -> tuple[Floats, ExponentFrame]:
-        """Return a region's table rescaled for vectors in the frame `inside`, and the frame of the results.
-
-        `bound` is an upper bound on each result that matters.
-        """
+        """Return a region's table for vectors in the frame `inside`, and the frame of results up to `bound`."""
         table, outside = self._wide_table(r), ExponentFrame.of(bound)
         if inside.is_flat and outside.is_flat and not self.tree.is_delicate:
             return table.mantissa, ExponentFrame(inside.exponent)
@@ -356,23 +319,19 @@ class Geometry:
         return out, outside
 
 
-def _worked_out(tree: RegionTree) -> tuple[list[Shape], list[Link | None], list[list[int]], Flags, int]:
+def _worked_out(tree: RegionTree) -> tuple[list[Shape], dict[int, Link], list[list[int]], Flags, int]:
     """Return all fields of a tree's geometry except the tree."""
     a = tree.arrays
     dims = (a.shared_query, a.shared_hidden, a.rest_query, a.rest_hidden, a.own_states)
     shapes: list[Shape] = list(zip(*(d.tolist() for d in dims), strict=True))
     is_query = tree.variable >= 0
     size = np.ones(tree.n_regions, np.int64)
-    links: list[Link | None] = []
-    for r in range(tree.n_regions):
-        parent = int(tree.parent[r])
-        if parent < 0:
-            links.append(None)
-            continue
+    links: dict[int, Link] = {}
+    for r in np.flatnonzero(tree.parent >= 0).tolist():
+        parent, start = int(tree.parent[r]), a.map_ptr[tree.slot[r]]
         size[parent] += size[r]
-        start = a.map_ptr[tree.slot[r]]
         gather = a.gather[start : start + tree.joint_size(parent)]
-        links.append(_link(shapes[r], shapes[parent], bool(is_query[parent]), gather))
+        links[r] = _link(shapes[r], shapes[parent], bool(is_query[parent]), gather)
     order = [sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)]
     return shapes, links, order, is_query, _longest_sum(tree, shapes, is_query)
 
@@ -396,30 +355,11 @@ def _link(shape: tuple[int, ...], parent_shape: tuple[int, ...], parent_is_query
     hidden = (shared % sh) * rh + rest % rh
     # axes: query states of the parent's separator, its hidden states, its own query states, its own hidden states
     by_joint = (psq, psh, k, 1) if parent_is_query else (psq, psh, 1, k)
-    return Link(
-        np.ascontiguousarray(context.reshape(by_joint)[:, 0, :, 0].ravel()),
-        np.ascontiguousarray(hidden.reshape(by_joint)[0, :, 0, :].ravel()),
-        sq * rq,
-        sh * rh,
-    )
+    contexts = np.ascontiguousarray(context.reshape(by_joint)[:, 0, :, 0].ravel())
+    return Link(contexts, np.ascontiguousarray(hidden.reshape(by_joint)[0, :, 0, :].ravel()), (sq * rq, sh * rh))
 
 
-@dataclass(eq=False)
-class RegionMessages:
-    """Upper bounds on every region's vectors, shape (contexts, hidden states) each.
-
-    They hold for all assignments whose probability exceeds the threshold.
-    """
-
-    values: list[Wide]
-
-    def tightened(self, other: RegionMessages) -> RegionMessages:
-        """Return the smaller of two bounds, entry by entry."""
-        return RegionMessages(
-            [_smaller(mine, theirs) for mine, theirs in zip(self.values, other.values, strict=True)]
-        )
-
-
-def _smaller(a: Wide, b: Wide) -> Wide:
+def smaller(a: Wide, b: Wide) -> Wide:
+    """Return the smaller of two bounds, entry by entry."""
     is_a = (a.exponent < b.exponent) | ((a.exponent == b.exponent) & (a.mantissa <= b.mantissa))
     return Wide(np.where(is_a, a.mantissa, b.mantissa), np.where(is_a, a.exponent, b.exponent))

@@ -14,9 +14,7 @@ from certimap.kernels.wide import LN2, ZERO
 from certimap.solvers.elimination.geometry import (
     LARGEST,
     Geometry,
-    Link,
     ProductOverflowError,
-    RegionMessages,
     VectorSet,
     compact,
     ones,
@@ -41,12 +39,10 @@ DOING = "multiplying sets of vectors"
 class Outcome:
     """The result of one elimination."""
 
-    # an upper bound on ln p of every assignment in the box that exceeds the threshold; -inf when none can
-    log_bound: float
+    log_bound: float  # on ln p of every assignment in the box that exceeds the threshold; -inf when none can
     root: VectorSet | None  # the last set: complete assignments, or None when it is empty
-    messages: RegionMessages  # tightened bounds
-    # shape (total_states,): upper bounds with a variable set to a state, for assignments above the threshold
-    log_states: Floats
+    messages: list[Wide]  # tightened bounds
+    log_states: Floats  # shape (total_states,): the same with a variable set to a state
 
 
 @dataclass(eq=False)
@@ -58,21 +54,20 @@ class SetPass:
     A lower threshold is raised to it, and assignments in between stay open.
     """
 
-    # geometry, mask: the regions and the box, shape (total_states,)
     geometry: Geometry
-    mask: Flags
-    messages: RegionMessages  # upper bounds inside the box
+    mask: Flags  # the box, shape (total_states,)
+    messages: list[
+        Wide
+    ]  # by region: bounds on vectors, shape (contexts, hidden states), of assignments that matter
     log_threshold: float  # natural log; vectors that cannot exceed it are dropped
     limit: int  # sets are merged down to about this many rows
     top_k: int  # a row is dropped when `top_k` others dominate it
-    # the run's limits, checked before every piece that may take a few tenths of a second. An elimination that
-    # raised TimeUp cannot be continued.
-    control: Control = field(default_factory=Control)
+    control: Control = field(default_factory=Control)  # an elimination that raised TimeUp cannot be continued
     is_raised: bool = False  # whether the threshold was raised
-    # the sets of all regions, to decode the root's rows
-    sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])
-    # by region, the rows of the set before its memory was released
-    sizes: dict[int, int] = field(default_factory=dict[int, int])
+    sets: dict[int, VectorSet] = field(
+        default_factory=dict[int, VectorSet]
+    )  # by region, to decode the root's rows
+    sizes: dict[int, int] = field(default_factory=dict[int, int])  # rows of the sets
     n_merged: int = 0  # the number of merges; 0 means that the elimination was exact
     peak: int = 0  # the largest set
     work: int = 0
@@ -103,7 +98,7 @@ class SetPass:
             self.sets[visit.region] = result
             self.n_bytes += result.n_bytes
             if self.stack:
-                self.messages.values[visit.region] = result.maxima()
+                self.messages[visit.region] = result.maxima()
                 self.stack[-1].child_done()
             else:
                 bound = math.log(float(result.values.max())) + result.frame.exponent * LN2
@@ -123,10 +118,8 @@ class SetPass:
         return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
     def threshold(self, top: int, is_whole: bool) -> float:
-        """Return the threshold in units of 2^top, about the largest value that a set can reach.
-
-        If it lies below the floor and nothing has underflowed (`is_whole`), nothing is filtered; otherwise the
-        threshold is raised to the floor.
+        """Return the threshold in units of 2^top, about the largest value that a set can reach; raised to the
+        floor, or without effect where nothing has underflowed (`is_whole`).
         """
         if top == ZERO:
             return 0.0
@@ -161,7 +154,7 @@ class RegionVisit:
     def __init__(self, run: SetPass, region: int, outside: Wide) -> None:
         self.run, self.region, self.outside = run, region, outside
         geometry = run.geometry
-        self.children = geometry.order_of_children[region]
+        self.children, self.links = geometry.order_of_children[region], geometry.links
         joint = geometry.project(region, outside)
         self.open = np.ones(joint.shape[0], np.bool_)
         column = int(geometry.tree.arrays.column[region])
@@ -175,20 +168,14 @@ class RegionVisit:
         self.suffix = self._suffixes(self.children)
         self.at = 0
 
-    def _link(self, child: int) -> Link:
-        link = self.run.geometry.links[child]
-        assert link is not None
-        return link
-
     def _suffixes(self, children: list[int]) -> list[Wide]:
         """Return, for each child in order, the joint functional times the bounds of all later children."""
         if not children:
             return []
         out = [self.joint]
         for c in reversed(children[1:]):
-            out.append(self._link(c).fold(out[-1], self.run.messages.values[c]))
-        out.reverse()
-        return out
+            out.append(self.links[c].fold(out[-1], self.run.messages[c]))
+        return out[::-1]
 
     def next_child(self) -> int | None:
         return self.children[self.at] if self.at < len(self.children) else None
@@ -198,7 +185,7 @@ class RegionVisit:
         functional = self.suffix[self.at]
         if self.running is not None:
             functional = Wide.product([functional, self.running], functional.shape)
-        return self._link(self.children[self.at]).reduce(functional)
+        return self.links[self.children[self.at]].reduce(functional)
 
     def child_done(self) -> None:
         """Multiply in the tightened bound of the finished child."""
@@ -206,7 +193,7 @@ class RegionVisit:
         self.at += 1
         if self.at < len(self.children):
             before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
-            self.running = self._link(child).fold(before, self.run.messages.values[child])
+            self.running = self.links[child].fold(before, self.run.messages[child])
 
     def finish(self) -> VectorSet:
         """Multiply the children's sets, smallest first, and eliminate the own variable."""
@@ -216,7 +203,7 @@ class RegionVisit:
         suffix = self._suffixes(children)
         bound = Wide.of_values(np.ones(self.joint.shape) * self.open[:, None])
         for child, functional in zip(children, suffix, strict=True):
-            bound = self._link(child).fold(bound, run.messages.values[child])
+            bound = self.links[child].fold(bound, run.messages[child])
             found = self._multiply(found, child, functional, bound, is_last=child == children[-1])
             run.sets[child].release()
             if len(found) == 0:
@@ -224,7 +211,7 @@ class RegionVisit:
         if geometry.is_query[r]:
             self._note_states(found, bound)
         found = self._lift(found)
-        functional, top = found.frame.scaled(self.outside, run.messages.values[r])
+        functional, top = found.frame.scaled(self.outside, run.messages[r])
         found, scores = found.above(functional, run.threshold(top, found.is_whole))
         if len(found) == 0:
             return found
@@ -232,8 +219,7 @@ class RegionVisit:
 
     def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide, is_last: bool) -> VectorSet:
         run = self.run
-        right = run.sets[child]
-        link = self._link(child)
+        right, link = run.sets[child], self.links[child]
         linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
         threshold = run.threshold(top, left.is_whole and right.is_whole)
         rows: Ints | None = None
@@ -315,7 +301,7 @@ class RegionVisit:
         geometry, r = self.run.geometry, self.region
         sq, sh, rq, rh, k = geometry.shapes[r]
         is_query = bool(geometry.is_query[r])
-        table, frame = geometry.table_from(r, found.frame, self.run.messages.values[r])
+        table, frame = geometry.table_from(r, found.frame, self.run.messages[r])
         if sq * sh * rq == 1 and not is_query:
             values = found.values @ table.reshape(rh, k).T
             lifted = VectorSet(values, found.ptr, found.relaxed, frame, found.pointers)

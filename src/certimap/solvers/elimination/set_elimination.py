@@ -18,7 +18,7 @@ from certimap.core.posterior import Capability, Regions
 from certimap.errors import SolverError
 from certimap.kernels.wide import LN2
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.elimination.geometry import Geometry, RegionMessages
+from certimap.solvers.elimination.geometry import Geometry, smaller
 from certimap.solvers.elimination.one_pass import Outcome, SetPass
 from certimap.trees.wide import Wide
 
@@ -34,26 +34,13 @@ STEP_WORK = 20_000_000
 
 @dataclass(eq=False)
 class Climb:
-    """Hill climbs; all evaluated points go to the ledger.
-
-    Each round computes all one-variable changes of the points that moved last. For each point it then tries all
-    improving changes together, the better half of them, and the best alone.
+    """Hill climbs: for each point that moved last, a round tries all improving one-variable changes together, the
+    better half of them, and the best alone.
     """
 
     points: Points
     values: Floats
     active: Ints
-
-    @classmethod
-    def from_points(cls, points: Points, values: Floats | None = None) -> Climb:
-        """Start from points with known ln p."""
-        known = np.empty(0) if values is None else values.copy()
-        return cls(points.copy(), known, np.arange(len(points)))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no one-variable change improves any point."""
-        return not len(self.active)
 
     def round(self, posterior: Regions, ledger: Ledger) -> int:
         """Improve the points; return the work, in table entries."""
@@ -82,9 +69,8 @@ class Climb:
 
 @dataclass(eq=False)
 class Neighbours:
-    """A list of the best points, grown by one-variable changes of its points, best first.
-
-    The k-th best known point sets the threshold of the search, so that a good list saves most of its work.
+    """A list of the best points, grown by one-variable changes of its points, best first: a good k-th best point,
+    the threshold of the search, saves most of its work.
     """
 
     expanded: set[int] = field(default_factory=set[int])
@@ -130,29 +116,25 @@ class OpenBox:
     mask: Flags
     log_bound: float
     log_mass: float
-    messages: RegionMessages | None
+    messages: list[Wide] | None
     log_states: Floats
     limit: int
 
 
 @dataclass(eq=False)
 class SetSearchState:
-    """A search between two steps: plain data, which pickles.
-
-    `slack`: the rounding slack of bounds and thresholds, in nats.
-    """
+    """A search between two steps: plain data, which pickles. `slack`: of bounds and thresholds (nats)."""
 
     posterior: Regions
     control: Control
     rng: np.random.Generator
     geometry: Geometry
     open: list[OpenBox] = field(default_factory=list[OpenBox])
-    # climb, neighbours: the searches for an incumbent; `climb` is None before the first step
-    climb: Climb | None = None
+    climb: Climb | None = None  # with `neighbours`, the searches for an incumbent
     neighbours: Neighbours = field(default_factory=Neighbours)
-    # box, elimination: the box being eliminated, and its elimination
-    box: OpenBox | None = None
+    box: OpenBox | None = None  # the box being eliminated
     elimination: SetPass | None = None
+    has_begun: bool = False
     n_whole: int = 0  # the number of eliminations begun; the first ones cover the whole space
     done: bool = False
     work: int = 0
@@ -160,8 +142,7 @@ class SetSearchState:
     n_nodes: int = 0
     peak: int = 0
     n_merged: int = 0
-    # by region, the largest number of rows in its set so far
-    set_sizes: dict[int, int] = field(default_factory=dict[int, int])
+    set_sizes: dict[int, int] = field(default_factory=dict[int, int])  # by region, the most rows of its set so far
 
     def __post_init__(self) -> None:
         # Each of at most two sets per region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
@@ -171,7 +152,6 @@ class SetSearchState:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held by sets and boxes."""
         held = 0 if self.elimination is None else self.elimination.n_bytes
         per_box = 16 * int(self.posterior.region_tree.arrays.message_ptr[-1])
         return held + per_box * len(self.open) // 2
@@ -187,11 +167,11 @@ class Search:
     def advance(self) -> int:
         """Do one piece of work: incumbent, eliminations of the whole space, then boxes, with draws between."""
         state = self.state
-        if state.climb is None:
+        if not state.has_begun:
             return self._start()
         if state.done:
             return 0
-        if not state.climb.is_done and state.work < START_WORK:
+        if state.climb is not None and len(state.climb.active) and state.work < START_WORK:
             return state.climb.round(self.posterior, self.ledger)
         if self.ledger.top_k > 1 and not state.neighbours.is_done and state.work < 2 * START_WORK:
             return state.neighbours.round(self.posterior, self.ledger)
@@ -217,12 +197,12 @@ class Search:
         affordable = START_WORK // (4 * n_entries)
         n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
         if self.ledger.top_k == 1 and posterior.region_tree.is_visible and self._maximum(state.open[0]):
-            state.climb, state.done = Climb.from_points(np.empty((0, len(posterior.domain)), np.int16)), True
+            state.has_begun = state.done = True
             return 4 * n_entries
         distinct = np.unique(posterior.sample(n, state.rng), axis=0)
         values = self.ledger.candidates(distinct)
         best = np.argsort(-values, kind="stable")[: self.settings.n_starts]
-        state.climb = Climb.from_points(distinct[best], values[best])
+        state.climb, state.has_begun = Climb(distinct[best], values[best], np.arange(len(best))), True
         return n * self._draw_cost()
 
     def _maximum(self, box: OpenBox) -> bool:
@@ -237,24 +217,18 @@ class Search:
         return True
 
     def _begin(self) -> None:
-        """Begin the elimination of the next box.
-
-        The first, small elimination aims for the exact answer: that is cheap while sets stay small, and finds a
-        better answer within epsilon.
+        """Begin the elimination of the next box; the first, small one aims for the exact answer, which is cheap
+        while sets stay small, and finds a better answer within epsilon.
         """
         state, ledger, limits = self.state, self.ledger, self.settings.limits
         box = max(state.open, key=lambda b: b.log_bound)
         is_first = state.n_whole == 0
         box.limit = limits[state.n_whole] if state.n_whole < len(limits) else self.settings.split_limit
         box.limit = max(box.limit, ROWS_PER_ANSWER * (ledger.top_k - 1))
-        log_threshold = ledger.log_exact_threshold if is_first else ledger.log_threshold
-        log_threshold -= state.slack
-        messages = self._messages(box)
-        state.n_whole += 1
-        state.box = box
-        state.elimination = SetPass(
-            state.geometry, box.mask, messages, log_threshold, box.limit, ledger.top_k, state.control
-        )
+        threshold = (ledger.log_exact_threshold if is_first else ledger.log_threshold) - state.slack
+        known, k = self._messages(box), ledger.top_k
+        state.n_whole, state.box = state.n_whole + 1, box
+        state.elimination = SetPass(state.geometry, box.mask, known, threshold, box.limit, k, state.control)
 
     def _finish(self, elimination: SetPass, outcome: Outcome) -> None:
         """Close an elimination's box, else shrink it; split it after all eliminations of the whole space."""
@@ -285,18 +259,16 @@ class Search:
         self._report()
         state.done = not state.open
 
-    def _messages(self, box: OpenBox) -> RegionMessages:
+    def _messages(self, box: OpenBox) -> list[Wide]:
         """Return bounds inside the box, from a pass over it and from earlier eliminations."""
         mantissas, exponents = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
         ptr = self.posterior.region_tree.arrays.message_ptr.tolist()
-        fresh = RegionMessages(
-            [
-                geometry.to_contexts(r, Wide(mantissas[start:stop], exponents[start:stop]))
-                for r, (start, stop) in enumerate(pairwise(ptr))
-            ]
-        )
-        return fresh if box.messages is None else fresh.tightened(box.messages)
+        fresh = [
+            geometry.to_contexts(r, Wide(mantissas[start:stop], exponents[start:stop]))
+            for r, (start, stop) in enumerate(pairwise(ptr))
+        ]
+        return fresh if box.messages is None else list(map(smaller, fresh, box.messages))
 
     def _candidates(self, elimination: SetPass, outcome: Outcome) -> float:
         """Evaluate the best rows of the root; return a bound on the other assignments."""
@@ -400,8 +372,7 @@ class Search:
         self.ledger.frontier(self._open_mass(), max(b.log_bound for b in self.state.open))
 
     def _open_mass(self) -> float:
-        total = float(np.logaddexp.reduce([b.log_mass for b in self.state.open])) + self.state.slack
-        return min(total, 0.0)
+        return min(float(np.logaddexp.reduce([b.log_mass for b in self.state.open])) + self.state.slack, 0.0)
 
     def _draw_cost(self) -> int:
         tree = self.posterior.region_tree
@@ -419,10 +390,8 @@ class Search:
 
     def _draw(self) -> int:
         """Draw from the open boxes."""
-        masks = np.stack([b.mask for b in self.state.open])
-        log_mass = self._open_mass()
-        points = self.posterior.sample(DRAW_ROWS, self.state.rng, self._boxes(masks))
-        self.ledger.draws(points, log_mass)
+        boxes = self._boxes(np.stack([b.mask for b in self.state.open]))
+        self.ledger.draws(self.posterior.sample(DRAW_ROWS, self.state.rng, boxes), self._open_mass())
         self.state.draw_work += DRAW_ROWS * self._draw_cost()
         return 0
 
@@ -487,12 +456,10 @@ class SetElimination(Solver):
 
     def step(self, state: SetSearchState, ledger: Ledger) -> SetSearchState:
         """Work for a fraction of a second."""
-        search, spent = Search(self, state, ledger), 0
+        search, end = Search(self, state, ledger), state.work + STEP_WORK
         while not state.done:
-            work = search.advance()
-            spent += work
-            state.work += work
+            state.work += search.advance()
             over = state.control.nodes_left(state.n_nodes) == 0
-            if over or ledger.satisfied or spent >= STEP_WORK or state.control.should_stop:
-                return state
+            if over or ledger.satisfied or state.work >= end or state.control.should_stop:
+                break
         return state
