@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
-from certimap.core.posterior import Draws, Facts, LogInterval
+from certimap.core.posterior import Facts, LogInterval
 from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -51,21 +52,14 @@ class TablePosterior:
         self.probs: Floats = weights / weights.sum()
         with np.errstate(divide="ignore"):
             self._log_probs = np.log(self.probs)
-        self._facts = Facts.of(self.domain, log_evidence=log_evidence)
-        self.looseness = looseness
+        self.facts, self.looseness = Facts.of(self.domain, log_evidence=log_evidence), looseness
         self.points: Points = all_points(self.domain)
         sizes = self.domain.n_states
         self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
 
-    @property
-    def facts(self) -> Facts:
-        return self._facts
-
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, from the union of disjoint boxes if given."""
-        probs = self.probs
-        if boxes is not None:
-            probs = probs * np.any(inside(boxes, self.points), axis=0)
+        probs = self.probs if boxes is None else self.probs * np.any(inside(boxes, self.points), axis=0)
         total: Floats = np.cumsum(probs)
         if not total[-1] > 0.0:
             raise ModelError("the boxes to sample from have no mass")
@@ -113,15 +107,8 @@ class BoundedTable:
     """
 
     def __init__(self, table: TablePosterior, log_evidence: float = -7.0) -> None:
-        self.table, self.log_scale = table, log_evidence
-
-    @property
-    def domain(self) -> Domain:
-        return self.table.domain
-
-    @property
-    def facts(self) -> Facts:
-        return Facts.of(self.domain, is_normalised=False)
+        self.table, self.log_scale, self.domain = table, log_evidence, table.domain
+        self.facts = Facts.of(self.domain, is_normalised=False)
 
     def log_prob(self, points: Points) -> Floats:
         return self.table.log_prob(points) + self.log_scale
@@ -249,7 +236,7 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
     return Boxes(domain, mask)
 
 
-def check_draws(posterior: Draws, points: Points, weights: Floats, boxes: Boxes | None, n: int, rng: int) -> None:
+def check_draws(posterior: Any, points: Points, weights: Floats, boxes: Boxes | None, n: int, rng: int) -> None:
     """Require that equal seeds give equal draws, distributed as `weights`, shape (n_points,), not all zero."""
     drawn = posterior.sample(n, np.random.default_rng(rng), boxes)
     again = posterior.sample(n, np.random.default_rng(rng), boxes)
@@ -263,9 +250,8 @@ def check_draws(posterior: Draws, points: Points, weights: Floats, boxes: Boxes 
     # Freeman-Tukey: squares of nearly standard normals, whatever the expected counts, halved.
     distance = float(np.sum((np.sqrt(counts) + np.sqrt(counts + 1.0) - np.sqrt(4.0 * expected + 1.0)) ** 2))
     df = max(1, int(np.sum(expected > 0.0)) - 1)
-    require(
-        distance < df + 6.0 * math.sqrt(2.0 * df) + 20.0, f"draws from {place} do not follow the probabilities"
-    )
+    close = df + 6.0 * math.sqrt(2.0 * df) + 20.0
+    require(distance < close, f"draws from {place} do not follow the probabilities")
 
 
 def all_points(domain: Domain) -> Points:
@@ -297,6 +283,11 @@ def log_sums(held: Flags, log_probs: Floats) -> Floats:
     return np.logaddexp.reduce(np.where(held, log_probs, -np.inf), axis=1)
 
 
+def maxima(held: Flags, log_probs: Floats) -> Floats:
+    """Return ln of the largest probability of a point in each box, shape (batch,)."""
+    return np.where(held, log_probs, -np.inf).max(axis=1)
+
+
 def same(a: Floats, b: Floats, atol: float) -> bool:
     """Whether logs agree within `atol` nats, infinite ones exactly."""
     a, b = np.asarray(a), np.asarray(b)
@@ -304,6 +295,13 @@ def same(a: Floats, b: Floats, atol: float) -> bool:
     return a.shape == b.shape and bool(
         np.array_equal(a[~finite], b[~finite]) and np.all(np.abs(a[finite] - b[finite]) <= atol)
     )
+
+
+def run_cases(suite: object, *left_out: str) -> None:
+    """Run the cases of a suite, its methods whose names begin with test_."""
+    for name, case in inspect.getmembers(suite, inspect.ismethod):
+        if name.startswith("test_") and name not in left_out:
+            case()
 
 
 def require(condition: bool, sentence: str) -> None:

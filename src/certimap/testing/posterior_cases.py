@@ -10,14 +10,14 @@ A test module derives a class whose name begins with "Test" from the applicable 
 
 from __future__ import annotations
 
-import inspect
 import math
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from certimap.core.arrays import Floats
+from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Layout, Points, SearchBoxes
 from certimap.core.domain import Domain
 from certimap.core.posterior import Bounds, Capability, Decodes, Draws, Masses, Probes, TwoSided
@@ -26,8 +26,10 @@ from certimap.testing.models import (
     check_draws,
     inside,
     log_sums,
+    maxima,
     random_boxes,
     require,
+    run_cases,
     same,
     with_column,
 )
@@ -67,6 +69,15 @@ class Cases:
         """Return random boxes, the first of which is the whole space."""
         return random_boxes(domain, np.random.default_rng(self.seed), self.n_boxes)
 
+    def columns(self, method: str) -> Iterator[tuple[Floats, Flags, Floats]]:
+        """Yield a method's answers on boxes with each state set, the points that they hold, and all ln p."""
+        posterior, points, log_probs = self.enumerated()
+        boxes = self.boxes(posterior.domain)
+        answer = np.asarray(getattr(posterior, method)(boxes))
+        require(answer.shape == boxes.mask.shape, f"{method} returns shape {answer.shape}")
+        for column in range(posterior.domain.total_states):
+            yield answer[:, column], inside(with_column(boxes, column), points), log_probs
+
 
 class PosteriorCases(Cases):
     """Requirements for every posterior."""
@@ -88,9 +99,8 @@ class PosteriorCases(Cases):
         posterior, points, _ = self.enumerated()
         log_probs = np.asarray(posterior.log_prob(points), np.float64)
         one_by_one = np.concatenate([posterior.log_prob(points[i : i + 1]) for i in range(min(len(points), 50))])
-        require(
-            same(one_by_one, log_probs[:50], self.atol), "log_prob of a point depends on the batch that it is in"
-        )
+        alike = same(one_by_one, log_probs[:50], self.atol)
+        require(alike, "log_prob of a point depends on the batch that it is in")
 
     def test_probabilities_add_to_1(self) -> None:
         posterior, _, log_probs = self.enumerated()
@@ -129,7 +139,7 @@ class DrawCases(Cases):
         posterior, points, log_probs = self.enumerated()
         domain: Domain = posterior.domain
         widest = int(np.argmax(domain.n_states))
-        if domain.n_states[widest] < 2 or not _knows_masses(posterior):
+        if domain.n_states[widest] < 2 or not isinstance(posterior, Masses):
             return
         mask = np.ones((2, domain.total_states), np.bool_)
         start, end = int(domain.offsets[widest]), int(domain.offsets[widest + 1])
@@ -152,13 +162,8 @@ class MassCases(Cases):
         require(same(posterior.log_mass(boxes), masses, self.atol), "log_mass differs from the sum over a box")
 
     def test_masses_of_columns_are_sums(self) -> None:
-        posterior, points, log_probs = self.enumerated()
-        boxes = self.boxes(posterior.domain)
-        answer = np.asarray(posterior.log_mass_each(boxes))
-        require(answer.shape == boxes.mask.shape, f"log_mass_each returns shape {answer.shape}")
-        for column in range(posterior.domain.total_states):
-            masses = log_sums(inside(with_column(boxes, column), points), log_probs)
-            require(same(answer[:, column], masses, self.atol), "log_mass_each differs from log_mass")
+        for answer, held, log_probs in self.columns("log_mass_each"):
+            require(same(answer, log_sums(held, log_probs), self.atol), "log_mass_each differs from log_mass")
 
 
 class BoundCases(Cases):
@@ -167,22 +172,13 @@ class BoundCases(Cases):
     def test_bounds_are_above_every_point(self) -> None:
         posterior, points, log_probs = self.enumerated()
         boxes = self.boxes(posterior.domain)
-        maxima = np.where(inside(boxes, points), log_probs, -np.inf).max(axis=1)
-        require(
-            bool(np.all(posterior.log_bound(boxes) >= maxima - self.atol)), "log_bound is below a point of its box"
-        )
+        above = posterior.log_bound(boxes) >= maxima(inside(boxes, points), log_probs) - self.atol
+        require(bool(np.all(above)), "log_bound is below a point of its box")
 
     def test_bounds_of_columns_are_above_every_point(self) -> None:
-        posterior, points, log_probs = self.enumerated()
-        boxes = self.boxes(posterior.domain)
-        answer = np.asarray(posterior.log_bound_each(boxes))
-        require(answer.shape == boxes.mask.shape, f"log_bound_each returns shape {answer.shape}")
-        for column in range(posterior.domain.total_states):
-            held = inside(with_column(boxes, column), points)
-            maxima = np.where(held, log_probs, -np.inf).max(axis=1)
-            require(
-                bool(np.all(answer[:, column] >= maxima - self.atol)), "log_bound_each is below a point of its box"
-            )
+        for answer, held, log_probs in self.columns("log_bound_each"):
+            above = answer >= maxima(held, log_probs) - self.atol
+            require(bool(np.all(above)), "log_bound_each is below a point of its box")
 
 
 class ProbeCases(Cases):
@@ -190,15 +186,14 @@ class ProbeCases(Cases):
 
     def test_answers_hold_before_and_after_tightening(self) -> None:
         posterior, points, log_probs = self.enumerated()
-        prober = posterior.prober()
-        boxes = self.boxes(posterior.domain)
-        asked = prober.layout.of_boxes(boxes)
-        held = inside(boxes, points)
-        maxima = np.where(held, log_probs, -np.inf).max(axis=1)
-        measures = log_sums(held, log_probs) if _by_mass(posterior) else prober.layout.log_share(asked)
+        prober, boxes = posterior.prober(), self.boxes(posterior.domain)
+        asked, held = prober.layout.of_boxes(boxes), inside(boxes, points)
+        by_mass = posterior.facts.has_masses and isinstance(posterior, Masses)
+        measures = log_sums(held, log_probs) if by_mass else prober.layout.log_share(asked)
         for _ in range(4):
             answers = prober.probe(asked)
-            require(bool(np.all(answers.log_bound >= maxima)), "a bound is below a point of its box")
+            above = answers.log_bound >= maxima(held, log_probs)
+            require(bool(np.all(above)), "a bound is below a point of its box")
             require(same(answers.log_mass, measures, 1e-6), "log_mass is not the measure of its box")
             inner = np.where(asked.mask > 0, answers.each_bound, -np.inf)
             require(bool(np.all(inner <= answers.log_bound[:, None] + self.atol)), "a column exceeds its box")
@@ -211,8 +206,8 @@ class ProbeCases(Cases):
         public = layout.public(boxes)
         for column in range(layout.domain.total_states):
             rows = boxes.mask[:, column] > 0
-            maxima = np.where(inside(with_column(public, column), points), log_probs, -np.inf).max(axis=1)
-            require(bool(np.all(each[rows, column] >= maxima[rows])), "a column's bound is below a point of it")
+            highest = maxima(inside(with_column(public, column), points), log_probs)
+            require(bool(np.all(each[rows, column] >= highest[rows])), "a column's bound is below a point of it")
 
     def test_starts_and_climbs_are_points_and_climbs_never_fall(self) -> None:
         posterior, points, log_probs = self.enumerated()
@@ -231,9 +226,8 @@ class ProbeCases(Cases):
         prober.tighten(1000, 1e-3, prober.layout.full(), -np.inf)
         again = pickle.loads(pickle.dumps(prober))
         boxes = prober.layout.of_boxes(self.boxes(posterior.domain))
-        require(
-            same(again.probe(boxes).log_bound, prober.probe(boxes).log_bound, 0.0), "a pickled prober answers anew"
-        )
+        alike = same(again.probe(boxes).log_bound, prober.probe(boxes).log_bound, 0.0)
+        require(alike, "a pickled prober answers anew")
 
 
 class DecodeCases(Cases):
@@ -245,14 +239,6 @@ class DecodeCases(Cases):
             require(found.shape == (1, points.shape[1]), f"decoding returns shape {found.shape}")
             in_range = (found >= 0) & (found < posterior.domain.n_states)
             require(bool(np.all(in_range)), "decoding ends at a state out of range")
-
-
-def _knows_masses(posterior: Any) -> bool:
-    return isinstance(posterior, Masses)
-
-
-def _by_mass(posterior: Any) -> bool:
-    return posterior.facts.has_masses and _knows_masses(posterior)
 
 
 CASES: tuple[tuple[Capability, type[Cases]], ...] = (
@@ -281,6 +267,4 @@ def check_posterior(
         suite = cases()
         suite.make_posterior = lambda: posterior
         suite.seed, suite.n_boxes, suite.n_samples, suite.atol = rng, n_boxes, n_samples, atol
-        for name, case in inspect.getmembers(suite, inspect.ismethod):
-            if name.startswith("test_"):
-                case()
+        run_cases(suite)
