@@ -6,9 +6,8 @@ import pytest
 from problem_twin import random_problem
 
 from certimap.networks.costs import Costs
-from certimap.networks.kernels.depth_first import FINISHED, FOUND, replay, search
 from certimap.networks.kernels.dual_ascent import SweepRule, ascend
-from certimap.networks.kernels.local_search import kick_search, tabu_search
+from certimap.networks.kernels.searches import FINISHED, FOUND, kick_search, replay, search, tabu_search
 from certimap.networks.problem import HARD, to_integers
 
 

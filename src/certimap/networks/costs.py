@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from certimap.core.arrays import Flags, Ints, spread
-from certimap.networks.kernels.depth_first import (
+from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
+from certimap.networks.kernels.searches import (
     BACKTRACKS,
     DEPTH,
     FAILED,
@@ -24,11 +25,11 @@ from certimap.networks.kernels.depth_first import (
     PAUSED,
     TOO_DEEP,
     SearchStack,
+    kick_search,
     replay,
     search,
+    tabu_search,
 )
-from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
-from certimap.networks.kernels.local_search import kick_search, tabu_search
 from certimap.networks.problem import FLOOR, HARD, Problem, Table
 
 

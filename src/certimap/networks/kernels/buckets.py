@@ -20,22 +20,15 @@ CONSTANT, ROW, GATHERED = 0, 1, 2
 
 
 class BucketArrays(NamedTuple):
-    """An elimination laid out flat: variables by their places in the order, buckets by those of their variables.
-
-    What is multiplied are pieces, in one buffer: first all tables, then the messages of all buckets.
-    """
+    """An elimination laid out flat, by places in the order; pieces are the tables, then the buckets' messages."""
 
     sizes: Ints  # the number of states of each variable
-    # the variables of all pieces, axes in the order of their entries; before those of a message stands the
-    # variable that was eliminated for it
-    members: Ints
-    # first, last: where the variables of each piece lie among the members
-    first: Ints
+    members: Ints  # the variables of all pieces, by axes; before those of a message the variable that went for it
+    first: Ints  # first, last: where the variables of each piece lie among the members
     last: Ints
     start: Ints  # where the entries of each piece lie in the buffer; -1 for messages too large to be there
-    # input_ptr, inputs: the pieces that each bucket multiplies
     input_ptr: Ints
-    inputs: Ints
+    inputs: Ints  # the pieces that each bucket multiplies
 
 
 AXIS, DIMS, STEP, DIGIT = 0, 1, 2, 3  # rows of scratch: the axis of a variable; per axis length, stride, counter
@@ -82,24 +75,13 @@ def _next_row(scratch: Ints, n_axes: Scalar, at: Scalar) -> Scalar:
 
 @jit()
 def max_buckets(
-    first: int,
-    last: int,
-    a: BucketArrays,
-    scratch: Ints,
-    lowers: bool,
-    lowest: int,
-    acc: Ints,
-    buffer: Ints,
-    best: Places,
-    tops: Ints,
-) -> bool:
+    first: int, last: int, a: BucketArrays, scratch: Ints, lowers: bool, lowest: int, acc: Ints, buffer: Ints,
+    best: Places, tops: Ints,
+) -> bool:  # fmt: skip
     """Maximise variables out, from bucket number `first` to the one before `last`; return whether all is possible.
 
-    `lowers`: take the largest entry off each message, and raise its finite entries to `lowest`.
-    `acc`: room for one product.
-    `buffer`: the entries of all pieces, in units; messages, which are maxima, are written.
-    `best`: written where each message lies: the first states that attain its entries.
-    `tops`: written: what was taken off each message; of one without a separator, its value.
+    `lowers`: take the largest entry off each message, into `tops`, and raise its finite entries to `lowest`.
+    Messages are written to `buffer`, beside all pieces, and the first states that attain them to `best`.
     """
     n_tables = len(a.start) - len(a.sizes)
     for i in range(first, last):
@@ -150,29 +132,14 @@ def decode_buckets(first: int, last: int, a: BucketArrays, best: Places, states:
 
 @jit()
 def sum_buckets(
-    first: int,
-    last: int,
-    a: BucketArrays,
-    scratch: Ints,
-    safe_log2: float,
-    acc: Floats,
-    buffer: Floats,
-    log2_least: Floats,
-    log_roots: Floats,
-    totals: Floats,
-) -> int:
-    """Sum variables out, from bucket number `first` to the one before `last`.
+    first: int, last: int, a: BucketArrays, scratch: Ints, safe_log2: float, acc: Floats, buffer: Floats,
+    log2_least: Floats, log_roots: Floats, totals: Floats,
+) -> int:  # fmt: skip
+    """Sum variables out, from bucket number `first` to the one before `last`; powers of two scale messages.
 
-    `safe_log2`: give up where a product might have a positive entry of a lower log base 2.
-    `acc`: room for one product.
-    `buffer`: the entries of all pieces: tables, each scaled to a largest entry of about 1; sums over a power of
-    two, so that the largest entry of each lies in [0.5, 1), are written.
-    `log2_least`: for each piece at most log base 2 of its least positive entry; those of messages are written.
-    `log_roots`: written: natural logs of the sums without a separator, their powers of two apart.
-    `totals`: shape (2,): the sum of all exponents, and how many roundings entries may have gone through, are
-    added.
-
-    Returns `DONE`; `IMPOSSIBLE` when a sum is 0 everywhere; `UNSAFE` when it gave up.
+    Returns `DONE`; `IMPOSSIBLE` when a sum is 0 everywhere; `UNSAFE` where a product might have a positive entry
+    of log base 2 below `safe_log2`, given a bound `log2_least` for each piece. `totals`: the sum of all exponents,
+    and how many roundings entries may have gone through, are added. `log_roots`: of sums without a separator.
     """
     n_tables = len(a.start) - len(a.sizes)
     for i in range(first, last):
@@ -244,37 +211,19 @@ def _join(
 
 @jit()
 def reduce_out(
-    start: int,
-    stop: int,
-    n_states: int,
-    n_tables: int,
-    tables: tuple[Numbers, ...],
-    rows: Ints,
-    strides: Ints,
-    kinds: Ints,
-    places: Ints,
-    factor: float,
-    is_sum: bool,
-    targets: Ints,
-    out: Numbers,
-    best: NDArray[np.integer],
+    start: int, stop: int, n_states: int, n_tables: int, tables: tuple[Numbers, ...], rows: Ints, strides: Ints,
+    kinds: Ints, places: Ints, factor: float, is_sum: bool, targets: Ints, out: Numbers, best: NDArray[np.integer],
     extremes: Numbers,
-) -> None:
+) -> None:  # fmt: skip
     """Write the sum over states s of a product of tables, or the maximum of a sum and the state that attains it.
 
-    `start`, `stop`: groups of blocks to write. A group is read before it is written, so that `out` may be a table
-    whose entries for each group lie in the group's place.
-    `n_states`: of the variable that is eliminated.
-    `rows`: shape (n_tables, n_blocks): where a table's entries for a block begin, at state 0.
-    `strides`: shape (n_tables,): how far a table's entries for the next state are; 0 where it lacks the variable.
-    `kinds`: shape (n_tables,): whether a table has one entry for a block, a row in the output's order, or entries
-    at `places`, shape (n_tables, n_low), after the first.
-    `factor`: what a product begins with.
-    `is_sum`: else logs are integers, in units.
-    `targets`: shape (n_groups, blocks in a group): the number of each block.
-    `out`: shape (n_blocks, n_low); `best`: unsigned integers of the same shape, or (0, 0) when not wanted; of
-    several states that attain a maximum the first.
-    `extremes`: shape (n_groups, 2): at `start`, the largest and the least positive entry are written.
+    `start`, `stop`: groups of blocks, of numbers `targets` (groups, blocks): a group is read before it is written,
+    so that `out` (blocks, n_low) may be a table whose entries for each group lie in the group's place.
+    `rows` (tables, blocks): where a table's entries for a block begin, at state 0; `strides`: to the next state.
+    `kinds`: whether a table has one entry for a block, a row, or entries at `places` (tables, n_low) from there.
+    `factor`: what a product begins with. `is_sum`: else logs are integers, in units.
+    `best`: shaped like `out`, or (0, 0) when not wanted; of several states that attain a maximum the first.
+    `extremes` (groups, 2): at `start`, the largest and the least positive entry are written.
     """
     n_low, n_together = out.shape[1], targets.shape[1]
     acc, tops = np.empty(n_low, out.dtype), np.empty((n_together, n_low), out.dtype)

@@ -1,59 +1,45 @@
-"""Sums over nuisance variables by elimination, for many points of the query at once.
+"""Sums over nuisance variables by elimination, for many points of the query at once: rows are the inner axis.
 
-Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1, and so
-are messages that stray far from it, with the log of the scale kept per row. The smallest positive entries are
-known as well: a row in which a product of them might underflow is flagged, and computed once more in logarithms.
+Values are linear: tables and messages are scaled to a largest entry near 1. A row in which a product of the
+smallest positive entries might underflow is flagged, and computed once more in logarithms.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from certimap.core.arrays import Bytes, Floats, Ints
 from certimap.core.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
-from certimap.kernels.jit import jit, jit_part
-
-Scalar = Any  # a number inside compiled code
+from certimap.kernels.jit import Scalar, jit, jit_part
 
 
 class SumArrays(NamedTuple):
     """One region per eliminated variable, children before parents; the last region's separator is empty."""
 
     own: Ints  # the number of states of each region's own variable
-    # axis_ptr, axis_sizes: the numbers of states of each separator's variables
     axis_ptr: Ints
-    axis_sizes: Ints
-    # message_start, message_size: where each message lies in a buffer that messages share: one that was received
-    # makes room for others
-    message_start: Ints
+    axis_sizes: Ints  # the numbers of states of each separator's variables
+    message_start: Ints  # where each message lies in a buffer: one that was received makes room for others
     message_size: Ints
-    # input_ptr, input_start, children, stride_ptr, strides: the inputs of each region: its local table (which
-    # starts at 0; no child, -1), then its children's messages; for each axis (the own variable last) and input the
-    # stride, inputs fastest
+    # the inputs of each region: its local table (starts at 0; child -1), then its children's messages
     input_ptr: Ints
     input_start: Ints
     children: Ints
     stride_ptr: Ints
-    strides: Ints
-    # local_ptr, local_axis_ptr, local_sizes: the extent of each local table, and the numbers of states of its axes
-    local_ptr: Ints
+    strides: Ints  # for each axis (the own variable last) and input, inputs fastest
+    local_ptr: Ints  # the extent of each local table
     local_axis_ptr: Ints
-    local_sizes: Ints
-    # table_ptr, table_start, table_stride_ptr, table_strides: the tables multiplied into each local table, where
-    # they start among `log_tables`, and their strides along its axes
-    table_ptr: Ints
-    table_start: Ints
+    local_sizes: Ints  # the numbers of states of its axes
+    table_ptr: Ints  # the tables multiplied into each local table
+    table_start: Ints  # where they start among `log_tables`
     table_stride_ptr: Ints
-    table_strides: Ints
-    # query_ptr, query_columns, query_strides: of each table: the columns of a point that select from it, and their
-    # strides
+    table_strides: Ints  # their strides along its axes
     query_ptr: Ints
-    query_columns: Ints
+    query_columns: Ints  # the columns of a point that select from each table
     query_strides: Ints
-    # tables, log_tables: the entries, scaled to a largest entry of 1 per table, and their natural logs
-    tables: Floats
+    tables: Floats  # the entries, scaled to a largest entry of 1 per table
     log_tables: Floats
 
 
@@ -139,11 +125,7 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
 def scale(
     a: SumArrays, r: int, message: Floats, top: Floats, low: Floats, high: Floats, logs: Floats, lost: Floats
 ) -> None:
-    """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`.
-
-    What is taken out is added to `logs`, and the rounding of that sum to `lost`. `high` gets the log of the
-    largest entry, 0 where that is below 1.
-    """
+    """Scale the rows of a message whose largest entry strayed far from 1: what is taken out is added to `logs`."""
     n_rows = message.shape[1]
     strays = r == len(a.own) - 1
     for b in range(n_rows):
@@ -168,11 +150,7 @@ def scale(
 
 @jit_part
 def flag_rows(a: SumArrays, r: int, n_local: int, local: Floats, low: Floats, high: Floats, flags: Bytes) -> None:
-    """Flag the rows in which a product of some of a region's inputs might leave the range of doubles.
-
-    Of some: messages above 1 must not make up for a local table that has underflowed by then, nor small messages
-    for large ones whose product has overflowed. A local table is at most 1.
-    """
+    """Flag the rows in which a product of some inputs, in any order, might leave the range of doubles."""
     for b in range(local.shape[1]):
         least, largest = np.inf, 0.0
         for e in range(n_local):
@@ -238,11 +216,7 @@ def sum_rows(a: SumArrays, points: Ints, message: Floats, local: Floats, flags: 
 
 @jit()
 def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> float:
-    """Return the log of the sum at one point, computed in logarithms throughout.
-
-    What rounding takes away from a log is carried beside it, so that thousands of logs of any size add up to one
-    that is as accurate as they are.
-    """
+    """Return the log of the sum at one point, in logarithms; what rounding takes away is carried beside each."""
     n_tables = int(np.max(np.diff(a.table_ptr)))
     bases = np.empty((n_tables, 1), np.int64)
     at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)

@@ -1,8 +1,8 @@
 """Moving integer costs between tables, so that the sum of their maxima, an upper bound, falls.
 
-Everything is a sum over one entry of each table and each unary table plus `bound[0]`; moves leave that sum as it
-is at every assignment. All entries are at most 0 between calls, so that `bound[0]` is at least every such sum.
-After 'sequential reweighted message passing' (Kolmogorov 2006, 2015) in exact integer arithmetic.
+A value is a sum over one entry of each table and each unary table plus `bound[0]`; moves never change it. All
+entries are at most 0 between calls, so that `bound[0]` is at least every such sum. After 'sequential reweighted
+message passing' (Kolmogorov 2006, 2015) in exact integer arithmetic.
 """
 
 from __future__ import annotations
@@ -23,19 +23,15 @@ NONE = -1
 class CostArrays(NamedTuple):
     """A problem as arrays: variables 0 to n - 1 in the order of the sweeps."""
 
-    # n_states, offset: of each variable, and where its states begin among all; offset has n + 1 entries
     n_states: Ints
-    offset: Ints
-    # scope_ptr, scope, stride: the variables of each table (at least two, increasing) and the strides of its axes
+    offset: Ints  # where the states of each variable begin among all; n + 1 entries
     scope_ptr: Ints
-    scope: Ints
-    stride: Ints
-    # table_ptr, tables: where each table begins, and all entries
+    scope: Ints  # the variables of each table (at least two, increasing)
+    stride: Ints  # of its axes
     table_ptr: Ints
-    tables: Ints
-    # touch_ptr, touch_table, touch_axis: the tables that mention each variable, and at which axis
+    tables: Ints  # all entries
     touch_ptr: Ints
-    touch_table: Ints
+    touch_table: Ints  # the tables that mention each variable, and at which axis
     touch_axis: Ints
     unary: Ints  # one entry per state
     bears: Flags  # of each table: whether some entries of it are zeros
@@ -45,20 +41,15 @@ class CostArrays(NamedTuple):
 class DualState(NamedTuple):
     """Costs where they are now, and the states still alive."""
 
-    # tables, unary: as in `CostArrays`, after the moves
-    tables: Ints
+    tables: Ints  # tables, unary: as in `CostArrays`, after the moves
     unary: Ints
-    # alive, n_alive: the first `n_alive[i]` entries of variable i's part of `alive` are its states that are not
-    # dropped
-    alive: Ints
+    alive: Ints  # the first `n_alive[i]` entries of variable i's part are its states that are not dropped
     n_alive: Ints
     is_done: Flags  # variables with one state, whose cost has gone into the bound
     bound: Ints  # shape (1,): the upper bound, in units
-    # best, lead: a best state of each variable when it was last visited, and by how much it beat the second
-    best: Ints
+    best: Ints  # a best state of each variable when it was last visited, and by how much it beat the second
     lead: Ints
-    # pulled, shift, position: scratch: one row per table of a variable, one entry per state, one per axis
-    pulled: Ints
+    pulled: Ints  # scratch: one row per table of a variable, one entry per state, one per axis
     shift: Ints
     position: Ints
     n_touched: Ints  # shape (1,): table entries visited so far, the measure of work
@@ -77,10 +68,7 @@ def _first_row(net: CostArrays, dual: DualState, table: int) -> int:
 
 @jit_part
 def _next_row(net: CostArrays, dual: DualState, table: int, axis: Scalar, at: int, state: Any) -> tuple[int, Any]:
-    """Count to the next row; return where it begins (`NONE` after the last) and the state of variable `axis`.
-
-    `state` is that variable's at the row before, and stays what it is where the variable is the last one.
-    """
+    """Count to the next row; return where it begins (`NONE` after the last) and the state of variable `axis`."""
     first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
     for j in range(last - 1, first - 1, -1):
         v = net.scope[j]
@@ -198,8 +186,7 @@ def visit(net: CostArrays, dual: DualState, i: int, is_forward: bool, threshold:
     dual.bound[0] += top
     if dual.bound[0] <= threshold:
         return NONE
-    n_kept = 0
-    n_dropped = 0
+    n_kept = n_dropped = 0
     for k in range(dual.n_alive[i]):
         s = dual.alive[base + k]
         cost = dual.unary[base + s]
@@ -240,10 +227,7 @@ def visit(net: CostArrays, dual: DualState, i: int, is_forward: bool, threshold:
 
 @jit_part
 def propagate(net: CostArrays, dual: DualState, variable: Scalar) -> Scalar:
-    """Drop states that a table with zeros leaves no partner, until nothing changes, after a variable lost states.
-
-    Returns a variable without any state left, or `NONE`.
-    """
+    """Drop states without partner in a table after a variable lost states; return one left without, or `NONE`."""
     n = len(net.n_states)
     waiting, is_waiting = np.empty(n, np.int64), np.zeros(n, np.bool_)
     waiting[0], is_waiting[variable] = variable, True
@@ -319,18 +303,14 @@ class SweepRule(NamedTuple):
     most: int  # sweeps forth and back
     share: float  # of the gap to what matters: the sweep that gains no more and drops no state is the last
     threshold: int  # units at or below which nothing matters
-    # nothing matters that is at or below the incumbent's value plus this: -1 never drops the incumbent itself
-    margin: int
+    margin: int  # nor at or below the incumbent's value plus this: -1 never drops the incumbent itself
     decodes: bool  # whether an assignment decoded after each pass may become the incumbent
     incumbent: Ints  # shape (n + 1,): value and states of the best assignment known
 
 
 @jit()
 def ascend(net: CostArrays, dual: DualState, rule: SweepRule) -> int:
-    """Sweep forth and back while the gap shrinks or states are dropped.
-
-    Returns the variable at which no assignment was left that matters, or `NONE`.
-    """
+    """Sweep while the gap shrinks or states drop; return the variable where nothing is left, or `NONE`."""
     n = len(net.n_states)
     states = np.zeros(n, np.int64)
     incumbent = rule.incumbent

@@ -6,19 +6,15 @@ longest group is the inner loop, cut into chunks that stay in the cache while th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from certimap.core.arrays import Floats, Ints
-from certimap.kernels.jit import jit, jit_part
-
-Scalar = Any  # a number inside compiled code
+from certimap.kernels.jit import Scalar, jit, jit_part
 
 MAX_INPUTS = 4
 CHUNK = 1024  # entries of the inner loop that are finished for all turns of the other groups
-
-
 Tables = tuple[Floats, Floats, Floats, Floats]  # flat; one that is not needed is a single 1 with strides 0
 
 

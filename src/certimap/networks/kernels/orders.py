@@ -25,12 +25,10 @@ DONE, RUNNING, FULL, BEYOND = 0, 1, 2, 3  # outcomes
 class NeighbourLists(NamedTuple):
     """An interaction graph that variables leave, each joining its neighbours; variables are 0 to n - 1."""
 
-    # start, length, capacity: where the neighbours of each variable lie in the pool, how many they are, and how
-    # many have room there
-    start: Ints
+    start: Ints  # where the neighbours of each variable lie in the pool, how many they are, and have room there
     length: Ints
     capacity: Ints
-    pool: Ints  # the neighbours
+    pool: Ints
     own: Ints  # log base 2 of the states of each variable, in units of 1 / `GRAIN`
     pull: Ints  # what an edge between two variables costs is the product of theirs: 1 for plain fill-in
     stage: Ints  # `HIDDEN` or `QUERIED`: hidden variables go first, while their cliques are within the limit
@@ -38,20 +36,15 @@ class NeighbourLists(NamedTuple):
     weight: Ints  # the `own` of each variable and its neighbours together: the clique that eliminating it takes
     missing: Ints  # the cost of the edges that its neighbours lack
     around: Ints  # the `pull` of its neighbours together
-    # heap, where: the variables in a binary heap, and the place of each in it; -1 once it is gone
-    heap: Ints
+    heap: Ints  # the variables in a binary heap, and the place of each in it; -1 once it is gone
     where: Ints
-    # key, tie: what the heap is sorted by
-    key: Ints
+    key: Ints  # key, tie: what the heap is sorted by
     tie: Ints
-    # mark, scratch: room
-    mark: Ints
+    mark: Ints  # mark, scratch: room
     scratch: Ints
     order: Ints  # the variables that are gone
-    # counters, totals: see `N_DONE` and its companions; `totals` are joint states of all cliques, and log2 of the
-    # largest
-    counters: Ints
-    totals: Floats
+    counters: Ints  # see `N_DONE` and its companions
+    totals: Floats  # joint states of all cliques, and log2 of the largest
 
 
 class OrderRule(NamedTuple):
@@ -59,9 +52,7 @@ class OrderRule(NamedTuple):
 
     cost: int  # `FILL`, `SIZE`, `WEIGHTED_FILL` or `PLACE`
     first_limit: int  # hidden variables go first while their cliques weigh at most this
-    # noise, spread: a cost c is raised by up to `noise + spread * c` times an exponential draw; ties are drawn as
-    # well if either is not negative
-    noise: float
+    noise: float  # from 0 on: `noise + spread * c` times an exponential draw raises a cost c, and ties are drawn
     spread: float
 
 
@@ -267,11 +258,10 @@ def _eliminate(g: NeighbourLists, v: Scalar) -> Scalar:
 def eliminate(
     g: NeighbourLists, rule: OrderRule, stream: Words, given: Ints, log2_most: float, max_work: int
 ) -> int:
-    """Eliminate variables: first those `given`, then the cheapest one each time.
+    """Eliminate variables: first those `given`, then the cheapest one each time. Called again, it goes on.
 
-    `log2_most`: log base 2 of a total of entries at which to give up. `max_work`: entries of lists to visit before
-    returning. Returns `DONE`; `RUNNING` when the work is up; `FULL` when the pool needs to be larger; `BEYOND`
-    when given up. Called again, it goes on.
+    Returns `DONE`; `RUNNING` after visits of `max_work` entries of lists; `FULL` when the pool needs to be larger;
+    `BEYOND` when given up at `log2_most`, log base 2 of a total of entries.
     """
     n = len(g.start)
     most_entries = 2.0**log2_most if log2_most < 1023.0 else np.inf
@@ -321,9 +311,7 @@ def _sort(numbers: Ints, start: Scalar, end: Scalar) -> None:
 def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, found: Ints) -> int:
     """Write the separator of each variable of an order, later ones by their places, rising.
 
-    `pointers`, `near`: the neighbours of each variable. `found_ptr`: shape (n + 1,): written. `found`: written as
-    far as it has room. Returns how many were written; more than `found` has room for where it must be called again
-    with more.
+    Returns how many were written; more than `found` has room for where it must be called again with more.
     """
     n = len(order)
     place, mark = np.empty(n, np.int64), np.full(n, -1, np.int64)

@@ -1,9 +1,8 @@
 """Compiled passes over a split tree: power sums upward, their derivatives, bounds and maxima downward.
 
 All values are natural logs; a message is scaled so that its largest entry is 0, and the scale is kept in `offset`.
-Only the states in `alive` are visited. A region has one axis per variable of its scope; its *inputs* are its
-outgoing message (number 0), its tables and its children's messages, each addressed by an offset and one stride
-per axis.
+Only the states in `alive` are visited. A region's *inputs* are its outgoing message (number 0), its tables and its
+children's messages, each addressed by an offset and one stride per variable of its scope.
 """
 
 from __future__ import annotations
@@ -21,37 +20,29 @@ NEGLIGIBLE = -45.0  # ln of a share that even a thousand of do not change a sum 
 class TreeArrays(NamedTuple):
     """The arrays of a split tree, children before parents; see `SplitTree`."""
 
-    # n_states, state_ptr, is_query: of every variable: its states, where they start among all states, and 1 where
-    # it is maximised
-    n_states: Ints
+    n_states: Ints  # of every variable; `state_ptr`: where they start among all states
     state_ptr: Ints
-    is_query: Bytes
+    is_query: Bytes  # 1 where a variable is maximised
     own: Ints  # the variable whose copy each region eliminates
-    # axis_ptr, axes: the variables of each scope: queried ones of the separator, the others of the separator, then
-    # `own`
     axis_ptr: Ints
-    axes: Ints
+    axes: Ints  # the variables of each scope: queried ones of the separator, others of the separator, then `own`
     n_query_axes: Ints  # how many of the separator's axes are queried
-    # n_tables, n_children, start_ptr: the inputs of each region: 1 + n_tables + n_children, from `start_ptr`
-    n_tables: Ints
+    n_tables: Ints  # the inputs of each region: 1 + n_tables + n_children, from `start_ptr`
     n_children: Ints
     start_ptr: Ints
     start: Ints  # where each input starts: in the messages for number 0 and children, else in the tables
-    # stride_ptr, strides: for each region, axis and input the stride, inputs fastest
     stride_ptr: Ints
-    strides: Ints
+    strides: Ints  # for each region, axis and input, inputs fastest
     children: Ints  # the child behind each input, -1 for the message and the tables
     shift_ptr: Ints  # where the shifts of each region's copy start
     message_ptr: Ints  # where each message starts
-    # parent, has_query: the parent (-1 for roots), and 1 where the region or one below eliminates a queried copy
-    parent: Ints
-    has_query: Bytes
+    parent: Ints  # -1 for roots
+    has_query: Bytes  # 1 where the region or one below eliminates a queried copy
     tables: Floats  # in nats, each scaled to a largest entry of 0
     hidden: Ints  # for every input the number of states of the hidden variables in a child's separator, else 1
-    # copies, copy_ptr, root: regions by variable and root; the root above each region
-    copies: Ints
+    copies: Ints  # regions by variable and root
     copy_ptr: Ints
-    root: Ints
+    root: Ints  # the root above each region
 
 
 class Scratch(NamedTuple):
@@ -88,10 +79,7 @@ def begin(t: TreeArrays, r: int, s: Scratch) -> int:
 
 @jit_part
 def advance(t: TreeArrays, r: int, n: int, low: int, high: int, own_at: int, s: Scratch) -> bool:
-    """Go on to the next entry over the axes low to high - 1, the last one fastest; False after the last entry.
-
-    `own_at` is the place of the own variable's axis in that order (which is stored last).
-    """
+    """Go on to the next entry over the axes low to high - 1; the own one, stored last, is at `own_at` of them."""
     first = t.axis_ptr[r]
     n_axes = t.axis_ptr[r + 1] - first
     j = high - 1
@@ -162,10 +150,7 @@ def send(t: TreeArrays, r: int, shifts: Floats, weight: float, s: Scratch) -> No
 
 @jit()
 def upward(t: TreeArrays, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int) -> float:
-    """Send the messages of regions first to last - 1, those before sent already; return the sum of their scales.
-
-    That of all regions is the log of the root messages' product. Fills `offset` and `below`, its sums by subtree.
-    """
+    """Send the messages of regions first to last - 1, after those before; return the sum of their scales."""
     total, lost = 0.0, 0.0
     for r in range(first, last):
         send(t, r, shifts, weights[r], s)
@@ -205,20 +190,13 @@ def rounding(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
 
 @jit()
 def gradient(
-    t: TreeArrays,
-    shifts: Floats,
-    weights: Floats,
-    s: Scratch,
-    to_shifts: Floats,
-    to_weights: Floats,
-    first: int,
+    t: TreeArrays, shifts: Floats, weights: Floats, s: Scratch, to_shifts: Floats, to_weights: Floats, first: int,
     last_region: int,
-) -> None:
-    """Write derivatives by shifts and weights, of regions last_region - 1 down to first, those above done already.
+) -> None:  # fmt: skip
+    """Write derivatives by shifts and positive weights after an upward pass, of regions last_region - 1 to first.
 
-    All weights are positive, and messages are those of an upward pass. The derivative by a copy's shift is the
-    copy's marginal, by its weight its conditional entropy. `outside` holds the marginals of separators, and
-    `to_shifts` sums: both are 0 before the first region.
+    The derivative by a copy's shift is the copy's marginal, by its weight its conditional entropy. `outside` holds
+    the marginals of separators, and `to_shifts` sums: both are 0 before the first region.
     """
     for r in range(last_region - 1, first - 1, -1):
         if t.parent[r] < 0:
@@ -295,8 +273,7 @@ def down_maximal(t: TreeArrays, r: int, shifts: Floats, s: Scratch, own: Floats)
 def down_mixed(t: TreeArrays, r: int, shifts: Floats, s: Scratch, own: Floats) -> None:
     """Pass down a region with hidden variables: these are summed, within the maximum over the queried ones.
 
-    `t.hidden` has the number of configurations of the hidden variables in a child's separator; the separator lists
-    queried variables first, so that these configurations are neighbours.
+    Separators list queried variables first: the hidden configurations in a child's, `t.hidden`, are neighbours.
     """
     n = begin(t, r, s)
     v, first = t.own[r], t.start_ptr[r]
@@ -359,7 +336,6 @@ def down_mixed(t: TreeArrays, r: int, shifts: Floats, s: Scratch, own: Floats) -
 def downward(t: TreeArrays, shifts: Floats, s: Scratch, each: Floats, first_region: int, last_region: int) -> None:
     """Write for every queried copy and state a bound on its own tree with that copy held there, after `upward`.
 
-    Of regions last_region - 1 down to first_region, those above done already; the rest of `each` stays as it is.
     Hidden variables above a queried one are summed with weight 1: a power sum of weight at most 1 is no larger.
     """
     own = np.empty(len(s.values))
@@ -409,8 +385,7 @@ def combine(t: TreeArrays, total: float, each: Floats, s: Scratch, out: Floats) 
         p = t.state_ptr[v]
         for k in range(s.n_alive[v]):
             state = s.alive[p + k]
-            bound = total
-            cost = 0.0
+            bound, cost = total, 0.0
             for i in range(t.copy_ptr[v], t.copy_ptr[v + 1]):
                 r = t.copies[i]
                 cost = max(cost, s.below[t.root[r]] - each[t.shift_ptr[r] + state])
@@ -422,15 +397,9 @@ def combine(t: TreeArrays, total: float, each: Floats, s: Scratch, out: Floats) 
 
 @jit()
 def probe(
-    t: TreeArrays,
-    shifts: Floats,
-    weights: Floats,
-    mask: Bytes,
-    s: Scratch,
-    by_copy: Floats,
-    out_bound: Floats,
+    t: TreeArrays, shifts: Floats, weights: Floats, mask: Bytes, s: Scratch, by_copy: Floats, out_bound: Floats,
     out_each: Floats,
-) -> None:
+) -> None:  # fmt: skip
     """Bound each row of `mask` (states by variable), and every queried state in it; -inf outside."""
     for b in range(len(mask)):
         out_each[b, :] = -np.inf
@@ -449,10 +418,9 @@ def probe(
 
 @jit()
 def decode(t: TreeArrays, order: Ints, shifts: Floats, by_copy: Floats, s: Scratch, point: Ints) -> None:
-    """Write a state for every queried variable, last eliminated first, after a probe of one row.
+    """Write for every queried variable, last eliminated first, the state of the largest sum over its copies.
 
-    Each variable takes the state of the largest sum over its copies' values given the states chosen before; a copy
-    whose separator holds hidden variables counts with its bound alone.
+    Values are given the states chosen before; a copy whose separator has hidden variables counts with its bound.
     """
     scores = np.empty(len(s.values))
     for step in range(len(order) - 1, -1, -1):
@@ -469,12 +437,11 @@ def decode(t: TreeArrays, order: Ints, shifts: Floats, by_copy: Floats, s: Scrat
                     scores[k] += by_copy[t.shift_ptr[r] + s.alive[p + k]]
                 continue
             n = 1 + t.n_tables[r] + t.n_children[r]
+            q = t.stride_ptr[r]
             for j in range(n):
-                s.at[j] = (
-                    t.start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
-                )
+                s.at[j] = t.start[t.start_ptr[r] + j] + s.alive[p] * t.strides[q + (n_axes - 1) * n + j]
                 for a in range(n_axes - 1):
-                    s.at[j] += point[t.axes[t.axis_ptr[r] + a]] * t.strides[t.stride_ptr[r] + a * n + j]
+                    s.at[j] += point[t.axes[t.axis_ptr[r] + a]] * t.strides[q + a * n + j]
             own_values(t, r, int(n), shifts, s)
             for k in range(s.n_alive[v]):
                 scores[k] += s.values[k]

@@ -1,9 +1,8 @@
 """Batched passes over a tree of regions: messages upward, derivatives downward, draws.
 
-Rows of a batch are the inner axis, so that every inner loop runs over contiguous memory. Values are
-linear and at most 1. A vector whose largest entry falls below `RESCALE` is scaled up by a power of two, without
-rounding, and its exponent is kept. Rows with an entry near underflow are flagged (see `certimap.kernels.wide`);
-`certimap.trees.kernels.wide_passes` computes them.
+Rows of a batch are the inner axis. Values are linear and at most 1. A vector whose largest entry falls below
+`RESCALE` is scaled up by a power of two, without rounding, and its exponent is kept. Rows with an entry near
+underflow are flagged, for `certimap.trees.kernels.wide_passes`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,14 @@ class Links(NamedTuple):
 
 
 class PassRoom(NamedTuple):
-    """Buffers of one block of rows: joints and messages with the exponents (of two) of their scales; see `upward`.
-
-    `outer` holds one joint, and `flags` marks rows near underflow.
-    """
+    """Buffers of one block of rows: joints and messages, with the exponents (of two) of their scales."""
 
     joint: Floats
     joint_exponent: Floats
     message: Floats
     message_exponent: Floats
-    outer: Floats
-    flags: Bytes
+    outer: Floats  # one joint
+    flags: Bytes  # rows near underflow
 
 
 class DownRoom(NamedTuple):
@@ -108,10 +104,7 @@ def contract(table: Floats, joint: Floats, n_shared: int, n_rest: int, k: int, i
 
 @jit()
 def upward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom) -> None:
-    """Send all messages to the root; `mask` has shape (total_states, rows).
-
-    Outputs are the joints (before the mask of the region's own variable) and messages of `room`.
-    """
+    """Send all messages to the root, and write joints before own masks; `mask` has shape (total_states, rows)."""
     joint, joint_exponent, message, message_exponent, masked, flags = room
     n_rows = mask.shape[1]
     for r in range(len(a.own_states)):
@@ -161,19 +154,15 @@ def upward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom) -> Non
 
 
 class PointArrays(NamedTuple):
-    """How points read a tree: messages and joints have the states of hidden variables alone.
+    """How points read a tree: messages and joints have the states of hidden variables alone."""
 
-    Terms `term_ptr[r]` to `term_ptr[r + 1]` sum to a point's start in the table of region r: `stride` times the
-    state of `variable`. `gather` is as in `RegionArrays`. The largest joint has `n_joint` states.
-    """
-
-    term_ptr: Ints
-    variable: Ints
+    term_ptr: Ints  # the terms that sum to a point's start in the table of each region
+    variable: Ints  # of each term: a stride times the state of a variable
     stride: Ints
     map_ptr: Ints
-    gather: Ints
+    gather: Ints  # as in `RegionArrays`
     message_ptr: Ints
-    n_joint: int
+    n_joint: int  # states of the largest joint
 
 
 class PointRoom(NamedTuple):
@@ -188,16 +177,9 @@ class PointRoom(NamedTuple):
 
 @jit_part
 def contract_at(
-    table: Floats,
-    place: Ints,
-    joint: Floats,
-    n_shared: int,
-    n_rest: int,
-    skip: int,
-    k: int,
-    n_own: int,
+    table: Floats, place: Ints, joint: Floats, n_shared: int, n_rest: int, skip: int, k: int, n_own: int,
     out: Floats,
-) -> None:
+) -> None:  # fmt: skip
     """Write out[(shared, rest), row]: sum over n_own states of joint times the table from `place`, as `contract`.
 
     `skip` is the number of table entries from one hidden shared state to the next, `k` from one rest state.
@@ -230,9 +212,8 @@ def contract_at(
 def upward_points(a: RegionArrays, p: PointArrays, states: Ints16, room: PointRoom) -> None:
     """Send all messages to the root; `states` has shape (variables, rows).
 
-    A region of a known state reads that state's table entries instead of masking all. The values have the bits of
-    `upward` on masks of single states, which only adds zeros to them, except where the two scale by different
-    powers of two.
+    A region of a known state reads that state's table entries. The values have the bits of `upward` on masks of
+    single states, except where the two scale by different powers of two.
     """
     message, exponent, joint, place, flags = room
     n_rows = states.shape[1]
@@ -276,15 +257,9 @@ def upward_points(a: RegionArrays, p: PointArrays, states: Ints16, room: PointRo
 
 @jit_part
 def project_down(
-    table: Floats,
-    down: Floats,
-    shared: int,
-    rest_query: int,
-    rest_hidden: int,
-    k: int,
-    is_bound: bool,
+    table: Floats, down: Floats, shared: int, rest_query: int, rest_hidden: int, k: int, is_bound: bool,
     out: Floats,
-) -> None:
+) -> None:  # fmt: skip
     """Write out[(shared, v), row]: `down` times the table, summed over the rest (bounds maximise its queries)."""
     n_rows = down.shape[1]
     total = np.empty(n_rows)
@@ -313,9 +288,8 @@ def project_down(
 def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats) -> None:
     """Reduce a joint vector to a child's separator.
 
-    `order` lists joint positions by (separator state, configuration of the queried variables that the
-    separator lacks, hidden state); `breaks` is 2 where a new separator state starts, 1 where a new
-    configuration does, else 0.
+    `order` lists joint positions by (separator state, configuration of the queried variables that the separator
+    lacks, hidden state); `breaks` is 2 where a new separator state starts, 1 where a configuration does, else 0.
     """
     n_rows = values.shape[1]
     total = np.zeros(n_rows)
@@ -480,10 +454,7 @@ def draw(
 
 @jit()
 def follow_maxima(a: RegionArrays, links: Links, joint: WideArrays, position: Ints, point: Ints16) -> None:
-    """Give every region, from the root down, the first state with the largest weight.
-
-    `joint`, shape (joint positions,), comes from the wide upward pass of bounds.
-    """
+    """Give every region, from the root down, the first state of largest weight after a wide pass of bounds."""
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states) - 1, -1, -1):
         k = a.own_states[r]

@@ -17,13 +17,10 @@ from certimap.kernels.jit import jit
 
 
 class VectorRoom(NamedTuple):
-    """Outputs of an elimination by region, and buffers for a region's products.
+    """Outputs of an elimination by region, and buffers for a region's products."""
 
-    `tops` are bounds on a region's vectors, `outs` the outside's linear functional on them.
-    """
-
-    tops: Floats
-    outs: Floats
+    tops: Floats  # bounds on a region's vectors
+    outs: Floats  # the outside's linear functional on them
     rows: Floats
     links: Ints32
     counts: Ints
@@ -262,12 +259,9 @@ def _store(t: RegionArrays, r: int, n: int, room: VectorRoom, limit: int) -> int
 
 @jit()
 def eliminate(t: RegionArrays, mask: Flags, scale: float, floor: float, room: VectorRoom) -> tuple[float, int]:
-    """Eliminate a tree in a box; `room.tops` holds bounds.
+    """Eliminate a tree in a box, bounds in `room.tops`; return the larger of `floor` and a bound on all values.
 
-    Returns
-    -------
-    The larger of `floor` and a bound on every value, and the root's best row (-1 if no value exceeds `floor`).
-    Afterwards `room.tops` bounds the vectors that contribute to values above `floor`.
+    Also the root's best row, -1 if no value exceeds `floor`; `tops` then bounds the vectors that contribute more.
     """
     root, limit = len(t.own_states) - 1, room.rows.shape[1]
     stack, at = np.empty(root + 1, np.int64), np.zeros(root + 1, np.int64)

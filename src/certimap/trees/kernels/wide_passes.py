@@ -1,7 +1,6 @@
 """Passes over a tree of regions for one row, in which every number has its own exponent.
 
-They replace the batched passes for rows in which plain doubles would underflow. Each vector is a pair of arrays,
-mantissas and exponents; see `certimap.kernels.wide`.
+They replace the batched passes for rows in which doubles would underflow; see `certimap.kernels.wide`.
 """
 
 from __future__ import annotations
@@ -155,10 +154,7 @@ def _multiply(numbers: WideArrays, at: Scalar, others: WideArrays, other: Scalar
 def downward_wide(
     a: RegionArrays, mask: Flags, is_bound: bool, room: WideRoom, suffix: WideArrays, each: Floats
 ) -> None:
-    """Write each[(variable, state)] = ln of the value with that variable set to that state, after `upward_wide`.
-
-    `suffix` is scratch of size (largest number of children + 1) times the largest joint.
-    """
+    """Write each[(variable, state)] = ln of the value with that state fixed, after `upward_wide`."""
     n = len(a.own_states)
     joint, message = room
     down = WideArrays(np.empty_like(message.mantissa), np.empty_like(message.exponent))
@@ -201,10 +197,7 @@ def downward_wide(
 
 @jit()
 def cumulate_wide(a: RegionArrays, mask: Flags, joint: WideArrays, cumulative: Floats) -> None:
-    """Write, for each region and separator state, the running sums of its own variable's posterior weights.
-
-    The weights of each separator state have their own scale.
-    """
+    """Write the running sums of each region's own posterior weights, each separator state with its own scale."""
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states)):
         k = a.own_states[r]
