@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import numpy as np
 
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
-from certimap.ask.session import Session, askable, model_of
+from certimap.ask.session import Session, askable, joined, model_of
 from certimap.core.arguments import check_whole, flag_checked, is_dict, keywords_hinted
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
@@ -223,10 +223,7 @@ def map_query(
     """
     check_errors(errors)
     max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")
-    if virtual_evidence is not None:
-        from certimap.interop.networks import with_virtual_evidence
-
-        evidence = with_virtual_evidence(evidence, virtual_evidence)
+    evidence = joined(evidence, virtual_evidence)
     flag_checked("proof", proof)
     request = Request.of(
         solver=solver,

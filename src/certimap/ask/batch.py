@@ -68,10 +68,8 @@ def map_rows(
     """
     check_errors(errors)
     seeds = seeds_of(rng, len(rows))
-    if executor is None:
-        outcomes = _outcomes(session, rows, seeds, progress)
-    else:
-        outcomes = _spread_outcomes(session, rows, seeds, executor)
+    given = session, rows, seeds
+    outcomes = _outcomes(*given, progress) if executor is None else _spread_outcomes(*given, executor)
     return (_judged(row, outcome, errors) for row, outcome in zip(rows, outcomes, strict=False))
 
 
@@ -92,7 +90,10 @@ def _outcomes(
             if text in done:
                 yield _copied(done[text], seed, Origin(session.model, row.ask))
                 continue
-            outcome = _outcome(session, row, seed, ready.get(k), progress)
+            try:
+                outcome: Outcome = session.answer(row.ask, seed, progress, ready.get(k))
+            except (CertimapError, MemoryError) as error:
+                outcome = error
             if text is not None and len(done) < N_KEPT and _suits_every_seed(outcome, session.request):
                 done[text] = _copied(outcome, seed, None)
             is_last = n_interrupts() > before
@@ -164,10 +165,7 @@ def _copied(found: MapResult, seed: int, origin: Origin | None) -> MapResult:
 
 
 def _conditioned_together(session: Session, rows: Mapping[int, BatchRow]) -> Mapping[int, Ready]:
-    """Return the checked queries of rows, with posteriors for rows that share their conditioning.
-
-    A row with an invalid query is left out here, and fails in its turn.
-    """
+    """Return the checked queries of valid rows, with posteriors for rows that share their conditioning."""
     queries: dict[int, Query | None] = {}
     if len(rows) < 2 or not session.shares:
         return {}
@@ -178,13 +176,6 @@ def _conditioned_together(session: Session, rows: Mapping[int, BatchRow]) -> Map
     with suppress(MemoryError):
         shared = session.posteriors(queries)
     return {k: (query, shared.get(k)) for k, query in queries.items()}
-
-
-def _outcome(session: Session, row: BatchRow, seed: int, ready: Ready | None, progress: Progress) -> Outcome:
-    try:
-        return session.answer(row.ask, seed, progress, ready)
-    except (CertimapError, MemoryError) as error:
-        return error
 
 
 def _judged(row: BatchRow, outcome: Outcome, errors: OnError) -> MapResult | FailedQuery:

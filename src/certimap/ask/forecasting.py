@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from certimap.core.probing import log_bounds, log_probs_of_neighbours
 from certimap.errors import QueryError
 from certimap.solvers.baselines.local_search import first_points
 from certimap.solvers.registry import choose, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LN2 = math.log(2.0)
 N_DRAWS = 256  # draws from the posterior

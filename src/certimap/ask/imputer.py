@@ -134,13 +134,9 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         """Declare that missing values, labels and categories are accepted."""
         above: Any = super()
         tags = above.__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    # ------------------------------------------------------------ fitting
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn a model from a table `X`, or check that the given model knows its columns; return this imputer.
@@ -166,8 +162,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 self._intervals[name] = _Intervals.of(known, self.bins)
         table = self._discrete(columns)
         self.domain_ = read_table(table, kinds=dict.fromkeys(table, "categorical")).domain
-        learner = self._learner()
-        self.model_ = learner.fit(table).model_
+        self.model_ = self._learner().fit(table).model_
         return self
 
     def _check(self) -> None:
@@ -193,8 +188,6 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 raise DataError(f"column {name!r} held numbers when the imputer was fitted, and holds labels now")
             out[name] = intervals.place(numbers)
         return out
-
-    # ------------------------------------------------------------ filling
 
     def transform(self, X: Any) -> Any:
         """Return `X`, a table with the fitted columns, with its missing cells filled; see `impute`.
@@ -246,7 +239,9 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 continue
             rows: list[int] = np.flatnonzero(missing[:, self.domain_.index(name)]).tolist()
             answers = [results[row] for row in rows]
-            values = [self._value(name, answer.assignment[name]) for answer in answers if answer is not None]
+            labels: list[Any] = [answer.assignment[name] for answer in answers if answer is not None]
+            cut = self._intervals.get(name)
+            values = labels if cut is None else [float(cut.fill[label]) for label in labels]
             if is_frame:
                 column = X.iloc[:, j].copy()
                 column.iloc[rows] = values
@@ -255,12 +250,6 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 for row, value in zip(rows, values, strict=True):
                     out[row, j] = value
         return out
-
-    def _value(self, name: str, label: Any) -> Any:
-        """Return the fill value of a label."""
-        if name not in self._intervals:
-            return label
-        return float(self._intervals[name].fill[label])
 
 
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:
@@ -285,13 +274,11 @@ def _columns(X: Any, array: Any) -> dict[str, Any]:
 
 def _numbers(column: Any) -> Floats | None:
     """Return a numeric column with NaN for missing values; None for other columns."""
-    dtype = getattr(column, "dtype", None)
-    kind = getattr(dtype, "kind", "O")
-    if kind in "iuf" and not hasattr(column, "cat"):
-        if hasattr(column, "to_numpy"):
-            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan), np.float64)
-        return np.asarray(column, np.float64)
-    return None
+    if getattr(getattr(column, "dtype", None), "kind", "O") not in "iuf" or hasattr(column, "cat"):
+        return None
+    if hasattr(column, "to_numpy"):
+        column = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(column, np.float64)
 
 
 def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from certimap.ask.session import SUMMED, Session, with_conflict
+from certimap.ask.session import SUMMED, Session, cheapest_query, joined, with_conflict
 from certimap.core.arguments import check_whole, flag_checked, keywords_hinted, seed_checked, shown
 from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes
@@ -77,7 +77,7 @@ def marginals(
     -----
     Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
     """
-    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
+    model, evidence = as_model(model), joined(evidence, virtual_evidence)
     domain = model.domain
     everything = make_query(domain, None, evidence)
     names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
@@ -93,15 +93,15 @@ def marginals(
             raise QueryError(
                 f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
             )
-        found = _tables(posterior)
-    out: dict[str, dict[Label, float]] = {}
-    for name in names:
-        variable = domain[name]
-        assert isinstance(variable, Categorical)  # _asked refuses real variables
-        state = known[name]
-        row = found[name] if state is None else np.eye(variable.n_states)[state]
-        out[name] = dict(zip(variable.states, row.tolist(), strict=True))
-    return out
+        each = posterior.log_mass_each(Boxes.full(posterior.domain))[0]
+        for logs, name in zip(np.split(each, posterior.domain.offsets[1:-1]), posterior.domain.names, strict=True):
+            row = np.exp(logs - logs.max())
+            found[name] = row / row.sum()
+    for name, state in known.items():
+        if state is not None:
+            found[name] = np.eye(domain[name].n_states)[state]
+    chosen = [v for v in map(domain.__getitem__, names) if isinstance(v, Categorical)]  # all of them
+    return {v.name: dict(zip(v.states, found[v.name].tolist(), strict=True)) for v in chosen}
 
 
 def _limits(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
@@ -118,15 +118,6 @@ def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Post
     except TooLarge:
         session.wants = (Draws, Masses)
         return session.conditioned_on(variables, evidence)
-
-
-def _joined(evidence: Any, virtual: Any) -> Any:
-    """Return evidence joined with pgmpy's virtual evidence."""
-    if virtual is None:
-        return evidence
-    from certimap.interop.networks import with_virtual_evidence
-
-    return with_virtual_evidence(evidence, virtual)
 
 
 @keywords_hinted()
@@ -146,15 +137,14 @@ def log_evidence(
     and the exceptions are as in `marginals`. Likelihoods weight the sum: the result is the log of their mean under
     p.
     """
-    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
+    model, evidence = as_model(model), joined(evidence, virtual_evidence)
     return _log_evidence(model, evidence, _limits(workers, time_limit, max_memory))
 
 
 def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
     from certimap.networks.network import Network
 
-    domain = model.domain
-    query = make_query(domain, None, evidence)
+    query = make_query(model.domain, None, evidence)
     log_mass = _log_mass(model, query) if query.intervals else None
     if log_mass is not None:
         return log_mass
@@ -167,10 +157,8 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
             raise with_conflict(error, model, evidence, limits) from None
         except TooLarge as error:
             raise TooLarge(f"{error}; log_evidence_bounds() gives two sides of ln p(e)") from None
-    names = [domain.names[int(i)] for i in query.variables]
-    # Query one variable, so that all others are summed out; the one with the fewest states is cheapest.
-    asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
-    found = _summed(model, asked, evidence, limits).facts.log_evidence
+    asked = cheapest_query(model, evidence).query_domain.names
+    found = _summed(model, list(asked) or None, evidence, limits).facts.log_evidence
     if found is None:
         raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
     return found
@@ -367,16 +355,3 @@ def _observed(domain: Domain, name: str, log_weights: Floats) -> int | None:
     i = domain.index(name)
     left = np.flatnonzero(log_weights[domain.offsets[i] : domain.offsets[i + 1]] > -np.inf)
     return int(left[0]) if len(left) == 1 else None
-
-
-def _tables(posterior: Posterior) -> dict[str, Floats]:
-    """Return the distribution of each variable of a posterior."""
-    assert isinstance(posterior, Masses)
-    domain = posterior.domain
-    each = posterior.log_mass_each(Boxes.full(domain))[0]
-    out: dict[str, Floats] = {}
-    for i, name in enumerate(domain.names):
-        logs = each[domain.offsets[i] : domain.offsets[i + 1]]
-        row = np.exp(logs - logs.max())
-        out[name] = row / row.sum()
-    return out

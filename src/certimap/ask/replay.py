@@ -32,14 +32,11 @@ from certimap.io.native import fingerprint
 from certimap.solvers.request import Settings
 
 SETTINGS = tuple(name for name in Settings.__annotations__ if name not in ("workers", "proof_bytes"))
-TIMES = ("seconds",)
-DERIVED = ("min_entropy_bits", "draws_needed")  # from entries that are compared
-NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history", "explanation")
+# Times, entries that follow from compared ones, and facts about the run
+NOT_COMPARED = ("seconds", "min_entropy_bits", "draws_needed", "asked", "version", "history", "explanation")
+_OBJECTS = ("evidence", "settings", "machine")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
-
-
-# ---------------------------------------------------------------- recording
 
 
 def asked(
@@ -131,9 +128,6 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
     )
 
 
-# ---------------------------------------------------------------- reading
-
-
 def read_records(path: AnyPath) -> list[Record]:
     """Return the records of a file of `certimap solve --json`: one answer, or a list of them.
 
@@ -156,13 +150,7 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
     if not isinstance(entries.get("asked"), dict):
         raise ParseError(f"{what} does not say what was asked ('asked'), so that it cannot be replayed", path)
     how: Record = entries["asked"]
-    kinds: dict[str, tuple[type, ...]] = {
-        "model": (str,),
-        "query": (list, type(None)),
-        "evidence": (dict,),
-        "settings": (dict,),
-        "machine": (dict,),
-    }
+    kinds: Record = {"model": str, "query": (list, type(None))} | dict.fromkeys(_OBJECTS, dict)
     wrong = [name for name, kind in kinds.items() if name not in how or not isinstance(how[name], kind)]
     wrong += [] if "settings" in wrong else [name for name in how["settings"] if name not in SETTINGS]
     if wrong or not isinstance(entries.get("seed"), int):
@@ -205,9 +193,6 @@ def _position(variable: Categorical, k: Any) -> int:
     return k
 
 
-# ---------------------------------------------------------------- comparing
-
-
 @dataclass(frozen=True)
 class Replay:
     """The result of replaying a recorded query."""
@@ -243,16 +228,12 @@ def replay(
     settings: Record = dict(how["settings"])
     options = settings.pop("options", {})
     if "warm_start" in settings:
-        domain: Domain = model.domain
         starts = settings["warm_start"]
-        settings["warm_start"] = [s if isinstance(s, str) else _read_evidence(domain, s) for s in starts]
-    if time_limit is not None:
-        settings["time_limit"] = time_limit
+        settings["warm_start"] = [s if isinstance(s, str) else _read_evidence(model.domain, s) for s in starts]
+    settings |= {} if time_limit is None else {"time_limit": time_limit}
     evidence = _read_evidence(model.domain, how["evidence"])
     result = map_query(model, how["query"], evidence, rng=record["seed"], workers=workers, **settings, **options)
-    now = json.loads(result.to_json())
-    differences = [*_differences(record, now)]
-    return Replay(result, differences, _notes(record, result))
+    return Replay(result, _differences(record, json.loads(result.to_json())), _notes(record, result))
 
 
 def _differences(then: Record, now: Record, place: str = "") -> list[str]:
@@ -276,11 +257,9 @@ def _shown(value: Any) -> str:
 
 def _notes(record: Record, result: MapResult) -> list[str]:
     """Return possible causes of differences: version, machine, and runs that a limit cut short."""
-    notes: list[str] = []
     then, here = record["asked"].get("machine", {}), machine()
-    for name in dict.fromkeys((*then, *here)):
-        if then.get(name) != here.get(name):
-            notes.append(f"{name} was {then.get(name)} and is {here.get(name)}")
+    changed = [name for name in dict.fromkeys((*then, *here)) if then.get(name) != here.get(name)]
+    notes = [f"{name} was {then.get(name)} and is {here.get(name)}" for name in changed]
     code = record["status"]["code"]
     cut = record.get("note") or (code if code in _CUT_SHORT else None)
     if cut is not None:

@@ -39,12 +39,12 @@ MOST_NAMED = 8  # observations of a conflict that an error names
 def conflict(
     model: Model, evidence: Any, control: Control | None = None, patience: float = math.inf
 ) -> tuple[Evidence, bool] | None:
-    """Return observations that contradict each other, and whether they are minimal; None if there are none.
+    """Return observations that contradict each other, and whether they are minimal; None if none are found.
 
     The observations are a part of the evidence that has probability 0 by itself, and is possible without any one
-    of them if it is minimal. The part is empty if the model gives every assignment weight 0. None if the evidence
-    is possible, or if this cannot be decided before the control's deadline, or within `patience` seconds after the
-    first sum. Large parts of the n observations are removed first, so that about k ln n sums find k of them.
+    of them if it is minimal; it is empty if the model gives every assignment weight 0. The search ends at the
+    control's deadline, or `patience` seconds after the first sum. Large parts of the n observations are removed
+    first, so that about k ln n sums find k of them.
     """
     control = Control() if control is None else control
     kept = {name: value for name, value in items_of(evidence) if not is_missing(value)}
@@ -84,20 +84,28 @@ def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: 
     if not observations:
         return ImpossibleEvidence("the model gives no assignment any weight, whatever the evidence")
     shown = [f"{name}={value!r}" for name, value in list(observations.items())[:MOST_NAMED]]
-    if len(observations) > MOST_NAMED:
-        shown.append(f"and {len(observations) - MOST_NAMED} more")
-    text = ", ".join(shown)
+    more = [f"and {len(observations) - MOST_NAMED} more"] if len(observations) > MOST_NAMED else []
+    text = ", ".join([*shown, *more])
     if len(observations) == 1:
         return ImpossibleEvidence(f"the evidence has probability zero: {text} is impossible by itself")
     ending = "" if is_smallest else "; some of them alone may, which there was no time to find out"
     return ImpossibleEvidence(f"the evidence has probability zero: {text} contradict each other{ending}")
 
 
+def joined(evidence: Any, virtual: Any) -> Any:
+    """Return evidence joined with pgmpy's virtual evidence, if there is any."""
+    if virtual is None:
+        return evidence
+    from certimap.interop.networks import with_virtual_evidence
+
+    return with_virtual_evidence(evidence, virtual)
+
+
 def _is_impossible(model: Model, evidence: Evidence, control: Control) -> bool:
     """Whether evidence has probability 0; if sums are too large, False may mean unknown."""
     from certimap.conversions import condition
 
-    query = _cheap_query(model, evidence)
+    query = cheapest_query(model, evidence)
     limits = Limits(control=control)
     try:
         condition(model, query, wants=wants_of(SUMMED), limits=limits)
@@ -113,7 +121,7 @@ def _is_impossible(model: Model, evidence: Evidence, control: Control) -> bool:
     return False
 
 
-def _cheap_query(model: Model, evidence: Evidence) -> Query:
+def cheapest_query(model: Model, evidence: Evidence) -> Query:
     """Return a query for the one variable with the fewest states, so that all others are summed out."""
     query = make_query(model.domain, None, evidence)
     if not len(query.variables):
@@ -208,9 +216,9 @@ class Session:
     def answer(self, ask: Ask, seed: int, progress: Progress = None, ready: Ready | None = None) -> MapResult:
         """Answer one query; the limits count from this call.
 
-        `ask` returns variables and evidence, and its exceptions propagate; `ready` is the checked query, and its
-        posterior or None, if they are already made. Raises QueryError and ImpossibleEvidence as `map_query` does,
-        and TooLarge when time or memory ran out without an answer; the message names the step that was too large.
+        The exceptions of `ask` propagate; `ready` is the checked query and its posterior, as far as they are made.
+        Raises QueryError and ImpossibleEvidence as `map_query` does, and TooLarge when time or memory ran out
+        without an answer.
         """
         control = self.request.budget.start()
         query, posterior = (self.query(*ask()), None) if ready is None else ready
@@ -239,11 +247,7 @@ class Session:
         return self.answered_quickly(query, control, seed, (cut, status), progress)
 
     def conditioned(self, query: Query | None, control: Control) -> tuple[Posterior | None, str, Status]:
-        """Condition within its share of the remaining time.
-
-        Returns the posterior, or None if conditioning was cut short; the reason in words; the status of a quick
-        answer.
-        """
+        """Condition within a share of the time; return the posterior, or why it was cut short and a status."""
         deadline = control.deadline
         if deadline is not None:  # a posterior keeps its control, so it must be the run's
             control.deadline = Control.starting_now(EXACT_SHARE * control.seconds_left).deadline

@@ -129,7 +129,8 @@ def _searched(
     ledgers: list[Ledger] = []
     statuses: list[Status] = []
     warm = _ledger_of(question, None)
-    apply_warm_start(request.warm_start, posterior, warm, np.random.default_rng([seed, len(boxes)]))
+    if request.warm_start is not None:
+        apply_warm_start(request.warm_start, posterior, warm, np.random.default_rng([seed, len(boxes)]))
 
     def make(i: int) -> _Part:
         known = [warm, *ledgers]
