@@ -9,7 +9,7 @@ import sys
 import numba
 import pytest
 
-from certimap.cli import kernel_tasks, kernels
+from certimap.cli import kernel_tasks
 from certimap.cli.main import main
 from certimap.kernels.cache import Record, versions
 
@@ -23,7 +23,7 @@ def record(kernel, reason, seconds):
 def test_what_is_there_and_why(capsys, monkeypatch):
     own = [record("a.f", "they were changed", 1.25), record("a.g", "they were changed", 0.5)]
     there = [record("a.h", "", 2.0)]
-    monkeypatch.setattr(kernels, "_records", lambda is_shipped: iter(there if is_shipped else own))
+    monkeypatch.setattr(kernel_tasks, "records", lambda is_shipped: iter(there if is_shipped else own))
     assert main(["kernels"]) == 0
     said = capsys.readouterr().out
     assert f"numba {numba.__version__}" in said
@@ -39,7 +39,7 @@ def test_what_is_there_and_why(capsys, monkeypatch):
 def test_kernels_are_compiled_beforehand(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(kernel_tasks, "TASKS", {"small_network": None})
     monkeypatch.setattr(kernel_tasks, "run", os.path.getsize)  # any function that workers can import
-    monkeypatch.setattr(kernels, "_records", lambda is_shipped: iter(()))
+    monkeypatch.setattr(kernel_tasks, "records", lambda is_shipped: iter(()))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small_network").write_text("x" * 3)
     assert main(["kernels", "--all", "--workers", "1"]) == 0
@@ -50,13 +50,13 @@ def test_kernels_are_compiled_beforehand(capsys, monkeypatch, tmp_path):
 
 
 PROGRAM = """
-from certimap.cli import kernels
+from certimap.cli import kernel_tasks
 from certimap.kernels import tier
 from certimap.kernels.hashing import running_sums
 import numpy as np
 tier.compile_first()
 running_sums(np.zeros(1), 0.0, 0.0, np.empty(1), np.empty(1))
-for record in kernels._records(False):
+for record in kernel_tasks.records(False):
     print(record.kernel, record.seconds > 0.0, record.reason)
 """
 

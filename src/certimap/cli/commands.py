@@ -1,37 +1,27 @@
-"""The short commands: marginals, sample, convert, explain, check, replay, report and learn."""
+"""The short commands: marginals, sample, convert, explain, check, replay, report, learn and kernels."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
+from collections import Counter
 from enum import StrEnum
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from certimap.cli.options import (
-    EncodingOption,
-    EvidenceOptions,
-    JsonOption,
-    ModelArgument,
-    QueryFileOption,
-    SeparatorOption,
-    SettingsOption,
-    WorkersOption,
-    argument,
-    option,
-    parse_settings,
-    parse_size,
-)
-from certimap.cli.output import print_rows
+import certimap
+from certimap import io
+from certimap.cli import options
+from certimap.cli.options import EncodingOption, EvidenceOptions, JsonOption, ModelArgument, argument, option
+from certimap.cli.solve import print_rows
+from certimap.errors import SolverError
 from certimap.io.files import write_text
 from certimap.io.formats import suffixes
-
-if TYPE_CHECKING:
-    from certimap.io.text_tables import TextTable
+from certimap.io.text_tables import TextTable, has_header, read_text_table
 
 
 def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
@@ -83,14 +73,12 @@ def convert(
     ] = None,
 ) -> None:
     """Write model A as B; the suffixes name the formats, each also with .gz. Text is written in UTF-8."""
-    from certimap import io
-
     io.write(io.read(source, encoding=encoding, weights=weights), target)
 
 
 def explain(
     case: EvidenceOptions,
-    query_file: QueryFileOption = None,
+    query_file: options.QueryFileOption = None,
     entries: Annotated[
         int, typer.Option(help="Table entries whose exact range is found (Bayesian networks).")
     ] = 8,
@@ -99,14 +87,12 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Answer a query and say why: the lead, the evidence that it hangs on, how far table entries may move."""
-    import certimap
-
     source, variables, given = case.read_case(query_file)
     found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
     print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
 
 
-REJECTED = 1
+REJECTED = DIFFERENT = 1  # exit codes
 
 
 def check(
@@ -131,10 +117,8 @@ def check(
 
     Exits with 0 when the claim is proved, and with 1 when it is not.
     """
-    import certimap
-
     found = certimap.read(model, encoding=encoding)
-    n_bytes = parse_size(max_memory)
+    n_bytes = options.parse_size(max_memory)
     verdict = certimap.check(found, proof, exact=exact, time_limit=time_limit, max_memory=n_bytes)
     print(verdict.message)
     if verdict.asked:
@@ -145,13 +129,10 @@ def check(
         raise typer.Exit(REJECTED)
 
 
-DIFFERENT = 1
-
-
 def replay(
     result: Annotated[Path, argument(metavar="RESULT.json", help="What solve --json or -o wrote.")],
     model: ModelArgument,
-    workers: WorkersOption = None,
+    workers: options.WorkersOption = None,
     time_limit: Annotated[
         float | None, option("--time-limit", metavar="SECONDS", help="In place of the recorded limit.")
     ] = None,
@@ -162,7 +143,6 @@ def replay(
     Exits with 0 when every answer came out as recorded, with 1 when one differs. What is different about this run
     (version, processor, memory) is said in either case.
     """
-    import certimap
     from certimap.ask.replay import read_records
     from certimap.ask.replay import replay as again
     from certimap.io.native import fingerprint
@@ -231,14 +211,11 @@ def learn(
     rng: Annotated[int | None, option("--rng", help="A seed.")] = None,
     time_limit: Annotated[float | None, option("--time-limit", help="Seconds to learn for.")] = None,
     encoding: EncodingOption = None,
-    separator: SeparatorOption = None,
-    settings: SettingsOption = None,
+    separator: options.SeparatorOption = None,
+    settings: options.SettingsOption = None,
 ) -> None:
     """Learn a model from a table: columns become variables, the labels that occur become their states."""
     import certimap.learn
-    from certimap import io
-    from certimap.errors import SolverError
-    from certimap.io.text_tables import has_header, read_text_table
     from certimap.kernels.notice import announce_compilation
 
     announce_compilation()
@@ -246,16 +223,16 @@ def learn(
     def table_of(path: Path) -> TextTable:
         return read_text_table(path, header=has_header(path), encoding=encoding, separator=separator)
 
-    options: dict[str, Any] = {"rng": rng, **parse_settings(settings)}
+    given: dict[str, Any] = {"rng": rng, **options.parse_settings(settings)}
     if valid is not None:
-        options["valid"] = table_of(valid).columns()
+        given["valid"] = table_of(valid).columns()
     if time_limit is not None:
-        options["time_limit"] = time_limit
+        given["time_limit"] = time_limit
     function: Any = getattr(certimap.learn, method.value.replace("-", "_"))
     table = table_of(data)
     print(f"{data}: {table}", file=sys.stderr)
     try:
-        model = function(table.columns(), **options)
+        model = function(table.columns(), **given)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
@@ -270,4 +247,43 @@ def learn(
         print(f"{test}: mean log-likelihood {score:.6f} nats", file=sys.stderr)
 
 
-SHORT = (check, replay, report, explain, convert, marginals, sample, learn)
+def kernels(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Compile beforehand what small queries of every kind need.")
+    ] = False,
+    workers: Annotated[
+        int | None, option("--workers", help="Processes that compile; all cores by default.")
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", help="List every kernel with the types that it is for.")] = False,
+) -> None:
+    """List the compiled kernels of this installation, and say why any was compiled here.
+
+    With --all, as in an image or before tests, missing ones are compiled first.
+    """
+    from certimap.cli import kernel_tasks
+    from certimap.kernels.cache import shipped_target, versions
+
+    if everything:
+        kernel_tasks.compile_all(workers)
+    target = shipped_target()
+    shipped, own = (list(kernel_tasks.records(is_shipped)) for is_shipped in (True, False))
+    made_by = ", ".join(f"{name} {version}" for name, version in versions().items())
+    usable = f"for {target.name}" if target is not None else "not for this processor"
+    print_rows(
+        (
+            ("versions", made_by),
+            ("shipped", f"{len(shipped)} kernels {usable}"),
+            ("compiled here", f"{len(own)} kernels, in {sum(r.seconds for r in own):.1f} s of processor time"),
+        )
+    )
+    for reason, n in Counter(r.reason for r in own).most_common():
+        print(f"{n} because {reason}")
+    if long:
+        print_rows(
+            (r.kernel.removeprefix("certimap."), place, r.target, f"{r.seconds:.2f} s", r.signature)
+            for place, records in (("shipped", shipped), ("here", own))
+            for r in sorted(records, key=lambda r: (r.kernel, r.signature))
+        )
+
+
+SHORT = (check, replay, report, explain, convert, marginals, sample, learn, kernels)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import certimap
 from certimap.cli.options import EvidenceOptions, JsonOption, QueryFileOption
-from certimap.cli.output import print_rows
+from certimap.cli.solve import print_rows
 from certimap.core.arguments import is_list
-
-if TYPE_CHECKING:
-    from certimap.circuits.circuit import Circuit
-    from certimap.core.domain import Domain
-    from certimap.core.model import Model
-    from certimap.core.query import Query
-    from certimap.networks.network import Network
+from certimap.core.control import Control, Limits, TimeUp
+from certimap.core.domain import Domain, Real
+from certimap.core.model import Model
+from certimap.core.query import Query, make_query
+from certimap.errors import ModelError
+from certimap.networks.network import Network
+from certimap.solvers.registry import expected
 
 LOOK_SECONDS = 10.0  # time limit for conditioning, after which the first look is skipped
 _SHOWN_STATES = 8
@@ -43,19 +44,14 @@ def info(
         facts["log10_joint_states"] = domain.log_size / math.log(10.0)
     one = None
     if any(given is not None for given in (case.query, case.evidence, case.evidence_file, query_file)):
-        from certimap.core.query import make_query
-
         one = make_query(domain, variables, given, hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)
     facts |= _facts_of(source, one)
     if one is not None and len(one.variables):
-        facts |= _choice(source, one)
-        facts |= _expectation(source, one, estimate_lipschitz)
+        facts |= _choice(source, one) | _expectation(source, one, estimate_lipschitz)
     if as_json:
-        from certimap.core.domain import Real
-
         facts["domain"] = {v.name: [v.low, v.high] if isinstance(v, Real) else list(v.states) for v in domain}
         print(json.dumps(facts, indent=2, default=str))
         return
@@ -65,45 +61,29 @@ def info(
 
 
 def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:
-    """Count the parts of a model, without compiling it."""
+    """Count the parts of a circuit or network, without compiling it, with what makes queries easy or hard."""
+    if isinstance(source, Network):
+        size = source.size_report(query)
+        return {
+            "factors": len(source.factors),
+            "table_entries": int(sum(factor.log_table.size for factor in source.factors)),
+            "induced_width": size.induced_width,
+            "log2_largest_table": size.log2_largest,
+            "estimated_circuit_edges": size.n_edges,
+        }
+    from certimap.circuits import properties
     from certimap.circuits.circuit import Circuit
-    from certimap.networks.network import Network
 
-    if isinstance(source, Circuit):
-        return _circuit_facts(source)
-    return _network_facts(source, query) if isinstance(source, Network) else {}
-
-
-def _circuit_facts(circuit: Circuit) -> dict[str, Any]:
-    """Count nodes and edges, and compute the properties that make queries easy."""
-    from certimap.circuits.properties import is_decomposable, is_deterministic, is_smooth
-
-    return {
-        "nodes": circuit.n_nodes,
-        "edges": circuit.n_edges,
-        "smooth": is_smooth(circuit),
-        "decomposable": is_decomposable(circuit),
-        "deterministic": is_deterministic(circuit),
-    }
-
-
-def _network_facts(network: Network, query: Query | None) -> dict[str, Any]:
-    """Report the size of the circuit that a network compiles to."""
-    size = network.size_report(query)
-    return {
-        "factors": len(network.factors),
-        "table_entries": int(sum(factor.log_table.size for factor in network.factors)),
-        "induced_width": size.induced_width,
-        "log2_largest_table": size.log2_largest,
-        "estimated_circuit_edges": size.n_edges,
-    }
+    if not isinstance(source, Circuit):
+        return {}
+    tests = (properties.is_smooth, properties.is_decomposable, properties.is_deterministic)
+    found = {test.__name__.removeprefix("is_"): test(source) for test in tests}
+    return {"nodes": source.n_nodes, "edges": source.n_edges, **found}
 
 
 def _choice(source: Model, query: Query) -> dict[str, Any]:
     """Return the representation and solver that `auto` would choose, and the alternatives."""
     from certimap.conversions import plan
-    from certimap.errors import ModelError
-    from certimap.solvers.registry import expected
 
     try:
         choice = plan(source, query)
@@ -121,10 +101,7 @@ def _choice(source: Model, query: Query) -> dict[str, Any]:
 
 def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str, Any]:
     """Return first bounds for the conditioned query, or the reason for having none."""
-    import certimap
     from certimap.conversions import condition
-    from certimap.core.control import Control, Limits, TimeUp
-    from certimap.errors import ModelError
 
     try:
         posterior = condition(source, query, limits=Limits(control=Control.starting_now(LOOK_SECONDS)))
@@ -158,18 +135,14 @@ def _shown(value: Any) -> str:
 
 
 def _print_variables(domain: Domain) -> None:
-    from certimap.core.domain import Real
-
     rows: list[tuple[str, str]] = []
     for variable in domain.variables[:_SHOWN_VARIABLES]:
         if isinstance(variable, Real):
             rows.append((variable.name, f"a number in [{variable.low}, {variable.high}]"))
             continue
-        states = variable.states
-        text = ", ".join(str(s) for s in states[:_SHOWN_STATES])
-        rows.append(
-            (variable.name, text if len(states) <= _SHOWN_STATES else f"{text}, ... ({len(states)} in all)")
-        )
+        text = ", ".join(map(str, variable.states[:_SHOWN_STATES]))
+        more = f", ... ({variable.n_states} in all)" if variable.n_states > _SHOWN_STATES else ""
+        rows.append((variable.name, text + more))
     print_rows(rows)
     if len(domain) > _SHOWN_VARIABLES:
         print(f"... {len(domain) - _SHOWN_VARIABLES} more variables (--json lists them all)")

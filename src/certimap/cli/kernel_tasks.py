@@ -1,16 +1,22 @@
-"""Small tasks for every kind of model: running them compiles the kernels for queries to such models."""
+"""The compiled kernels: what is recorded of them, and small tasks for every kind of model that compile them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from importlib import import_module
+from multiprocessing import get_context
+from pkgutil import walk_packages
 from typing import Any
 
 import numpy as np
 
 import certimap as cm
 from certimap.core.named import at
+from certimap.kernels.cache import Record, caches
+from certimap.kernels.parallel import default_workers
 from certimap.kernels.tier import compile_first
 from certimap.testing.models import random_circuit, random_network
 
@@ -203,26 +209,10 @@ def proofs() -> None:
     cm.map_query(cm.learn.learnspn(_rows(200, 8), rng=0), solver="frontier", rng=0, proof=True, progress=False)
 
 
-TASKS: dict[str, Callable[[], None]] = {
-    task.__name__: task
-    for task in (
-        wide_grid,
-        hidden_grid,
-        binary_circuit,
-        circuit_of_gaussians,
-        categorical_circuit,
-        gaussian_mixture,
-        network_of_more,
-        leaves_of_densities,
-        leaves_of_counts,
-        linear_gaussian,
-        wide_range,
-        small_network,
-        hidden_markov_model,
-        learners,
-        proofs,
-    )
-}
+_LONG = (wide_grid, hidden_grid, binary_circuit, circuit_of_gaussians, categorical_circuit, gaussian_mixture)
+_SHORT = (network_of_more, leaves_of_densities, leaves_of_counts, linear_gaussian, wide_range, small_network)
+_LAST = (hidden_markov_model, learners, proofs)
+TASKS: dict[str, Callable[[], None]] = {task.__name__: task for task in (*_LONG, *_SHORT, *_LAST)}
 
 
 def run(name: str) -> float:
@@ -231,3 +221,25 @@ def run(name: str) -> float:
     started = time.process_time()
     TASKS[name]()
     return time.process_time() - started
+
+
+def records(is_shipped: bool) -> Iterator[Record]:
+    """Yield the records in the cache files of this package's kernels."""
+    for module in walk_packages(cm.__path__, "certimap."):
+        if ".kernels" in module.name or ".leaves" in module.name:
+            import_module(module.name)
+    for cache in caches:
+        yield from (cache.shipped if is_shipped else cache.own).records()
+
+
+def compile_all(workers: int | None) -> None:
+    """Run the tasks in separate processes, and report the time."""
+    n_workers = min(workers or default_workers(), len(TASKS))
+    started = time.perf_counter()
+    with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        running: dict[Future[float], str] = {pool.submit(run, name): name for name in TASKS}
+        spent = 0.0
+        for done in as_completed(running):
+            spent += done.result()
+            print(f"{running[done].replace('_', ' ')}: {done.result():.1f} s", flush=True)
+    print(f"{spent:.1f} s of processor time, {time.perf_counter() - started:.1f} s on {n_workers} processes")

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import commands, info, kernels, solve
+from certimap.cli import commands, info, solve
 from certimap.cli.options import spread
 from certimap.errors import CertimapError, MissingDependency
 
@@ -73,7 +73,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
-for _command in (solve.solve, info.info, *commands.SHORT, kernels.kernels):
+for _command in (solve.solve, info.info, *commands.SHORT):
     app.command()(spread(_command))
 
 

@@ -9,28 +9,20 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+import certimap
 from certimap.ask.batch import BatchRow
 from certimap.core.domain import Domain
+from certimap.core.model import Model
 from certimap.errors import QueryError, did_you_mean
-from certimap.io.evidence import (
-    EVIDENCE_FORMATS,
-    QUERY_FORMATS,
-    Asked,
-    Evidence,
-    EvidenceCase,
-    TextOptions,
-    read_evidence_cases,
-    read_query_cases,
-)
+from certimap.io import evidence as files
+from certimap.io.evidence import ASSIGNMENT_FORMATS, Asked, Evidence, EvidenceCase, TextOptions
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
-
-if TYPE_CHECKING:
-    from certimap.core.model import Model
+from certimap.solvers.registry import names
 
 
 def split_list(text: str) -> list[str]:
@@ -46,10 +38,7 @@ def parse_query(options: Sequence[str] | None, domain: Domain) -> list[str] | No
     """Return the variables of --query: each option is a name, or names separated by commas."""
     if not options:
         return None
-    names: list[str] = []
-    for text in options:
-        names += [text] if text in domain else split_list(text)
-    return names
+    return [name for text in options for name in ([text] if text in domain else split_list(text))]
 
 
 def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
@@ -61,8 +50,7 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
     evidence: Evidence = {}
     for text in options or ():
         pair = _as_pair(text, domain)
-        pairs = [pair] if pair is not None else [_pair(part, domain) for part in split_list(text)]
-        for name, label in pairs:
+        for name, label in [pair] if pair else [_pair(part, domain) for part in split_list(text)]:
             if name in evidence and evidence[name] != label:
                 raise QueryError(
                     f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; expected one state"
@@ -110,13 +98,10 @@ def _pair(text: str, domain: Domain) -> tuple[str, Any]:
 
 def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
     """Return the name of a solver, or the assignments in a file."""
-    from certimap.io.evidence import ASSIGNMENT_FORMATS, read_assignments
-    from certimap.solvers.registry import names
-
     if text in names():
         return text
     if suffix_of(text) in ASSIGNMENT_FORMATS or Path(text).exists():
-        return read_assignments(text, domain, options)
+        return files.read_assignments(text, domain, options)
     raise QueryError(
         f"{text!r} is no warm start; expected a solver's name or a file of assignments "
         f"({suffixes(ASSIGNMENT_FORMATS)}){did_you_mean(text, names())}"
@@ -220,7 +205,7 @@ class EvidenceOptions:
         option(
             "--evidence-file",
             "--rows",
-            help=f"Evidence, one query per row of a table: {suffixes(EVIDENCE_FORMATS)}.",
+            help=f"Evidence, one query per row of a table: {suffixes(files.EVIDENCE_FORMATS)}.",
         ),
     ] = None
     evid_kind: Annotated[EvidLayout | None, option("--evid-kind", help="How an ambiguous .evid is read.")] = None
@@ -233,8 +218,6 @@ class EvidenceOptions:
         return TextOptions(self.encoding, self.separator, None if self.evid_kind is None else self.evid_kind.value)
 
     def read_model(self) -> Model:
-        import certimap
-
         return certimap.read(self.model, encoding=self.encoding)
 
     def rows(self, domain: Domain, query_file: Path | None = None) -> list[BatchRow]:
@@ -246,16 +229,14 @@ class EvidenceOptions:
         asked = [EvidenceCase("", lambda: (names, {}))]
         rows = [EvidenceCase("", lambda: (None, {}))]
         if query_file is not None:
-            asked = read_query_cases(query_file, domain, self.text)
+            asked = files.read_query_cases(query_file, domain, self.text)
         if self.evidence_file is not None:
-            rows = read_evidence_cases(self.evidence_file, domain, self.text)
+            rows = files.read_evidence_cases(self.evidence_file, domain, self.text)
         if len(asked) > 1 and len(rows) == len(asked):
             pairs = list(zip(asked, rows, strict=True))
         elif len(asked) > 1 and len(rows) > 1:
-            raise QueryError(
-                f"{query_file} holds {len(asked)} cases and {self.evidence_file} {len(rows)}; "
-                "expected equal numbers"
-            )
+            text = f"{query_file} holds {len(asked)} cases and {self.evidence_file} {len(rows)}"
+            raise QueryError(f"{text}; expected equal numbers")
         else:
             pairs = [(one, row) for one in asked for row in rows]
 
@@ -278,7 +259,7 @@ class EvidenceOptions:
 
 
 QueryFileOption = Annotated[
-    Path | None, option("--query-file", help=f"Query variables: {suffixes(QUERY_FORMATS)}.")
+    Path | None, option("--query-file", help=f"Query variables: {suffixes(files.QUERY_FORMATS)}.")
 ]
 
 
@@ -292,9 +273,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if name in groups:
             of_fields = get_type_hints(groups[name], include_extras=True)
             own = [
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
+                own[0].replace(
+                    name=field.name,
                     default=inspect.Parameter.empty if field.default is MISSING else field.default,
                     annotation=of_fields[field.name],
                 )

@@ -1,16 +1,25 @@
-"""`certimap solve`: one model, one query or many, answers with their certificates."""
+"""`certimap solve`: one model, one query or many, answers with their certificates, printed or in a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import csv
+import io
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from certimap.ask.batch import BatchRow
+from certimap.ask.batch import BatchRow, collect, map_rows
+from certimap.ask.session import Session
+from certimap.cli import options
 from certimap.cli.options import (
     EvidenceOptions,
     JsonOption,
@@ -18,21 +27,24 @@ from certimap.cli.options import (
     SettingsOption,
     WorkersOption,
     option,
-    parse_settings,
-    parse_size,
-    parse_upper_bound,
-    read_warm_start,
 )
+from certimap.core.domain import Domain, Label
+from certimap.core.executors import workers_of
+from certimap.core.model import Model
+from certimap.core.progress import Progress
 from certimap.core.result import FailedQuery, MapResult
-from certimap.errors import QueryError, SolverError
+from certimap.core.summary import aligned, facts_of, log_text, warnings_of
+from certimap.errors import CertimapError, QueryError, SolverError
 from certimap.io.evidence import ASSIGNMENT_FORMATS
-from certimap.io.files import suffix_of
+from certimap.io.files import suffix_of, write_text
 from certimap.io.formats import suffixes
+from certimap.solvers.request import Request, Settings
 
 if TYPE_CHECKING:
-    from certimap.core.domain import Domain
-    from certimap.core.model import Model
-    from certimap.solvers.request import Settings
+    from certimap.explanations import Explanation
+
+SOME_FAILED = 3
+CUT_SHORT = 130
 
 
 class OnError(StrEnum):
@@ -97,19 +109,19 @@ class RequestOptions:
 
     def read(self, domain: Domain, case: EvidenceOptions) -> Settings:
         """Return the keywords of `Request.of`; reads the files of warm starts."""
-        starts = [read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
+        starts = [options.read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
             "solver": self.solver if self.preset is None else self.preset.value,
-            "options": parse_settings(self.settings),
+            "options": options.parse_settings(self.settings),
             "time_limit": self.time_limit,
             "max_samples": self.max_samples,
             "max_nodes": self.max_nodes,
-            "max_memory": parse_size(self.max_memory),
+            "max_memory": options.parse_size(self.max_memory),
             "max_edges": self.max_edges,
             "device": self.device,
-            "upper_bound": parse_upper_bound(self.upper_bound),
+            "upper_bound": options.parse_upper_bound(self.upper_bound),
             "warm_start": starts or None,
             "top_k": self.top_k,
             "workers": self.workers,
@@ -156,11 +168,10 @@ class AnswerOptions:
 
     def check(self) -> None:
         """Reject options that contradict each other, before anything is read."""
-        from certimap.cli.output import check_folder
-
         if self.table is None:
             return
-        check_folder(self.table)
+        if not self.table.resolve().parent.is_dir():
+            raise QueryError(f"answers go to {str(self.table)!r}, and {str(self.table.parent)!r} is no folder")
         if self.as_json:
             raise QueryError(f"--json prints JSON, and --output {self.table} is a table; give one of them")
         if self.explain:
@@ -189,12 +200,7 @@ def solve(
     answered case by case; Ctrl-C ends the batch. A file of --output is whole or not there: in a table, rows
     that Ctrl-C left out have the status "not reached".
     """
-    from certimap.ask.batch import map_rows
-    from certimap.ask.session import Session
-    from certimap.cli.output import AnswerPrinter, write_answers
-    from certimap.core.executors import workers_of
     from certimap.kernels.notice import announce_compilation
-    from certimap.solvers.request import Request
 
     answer.check()
     if ask.preset is not None and ask.solver not in ("auto", ask.preset.value):
@@ -207,7 +213,7 @@ def solve(
     announce_compilation()
     answer.check_cases(len(rows), ask.upper_bound)
     if answer.proof is not None:
-        settings["proof_bytes"] = parse_size(answer.max_proof)
+        settings["proof_bytes"] = options.parse_size(answer.max_proof)
     on_error = "raise" if len(rows) == 1 else answer.errors.value
     session = Session(source, Request.of(**settings))
     with workers_of(answer.jobs, None) as pool:
@@ -243,3 +249,223 @@ def _describer(model: Model, file: str, settings: Settings) -> Callable[[BatchRo
 
     own = fingerprint(model)
     return lambda row: asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
+
+
+def print_rows(rows: Iterable[Sequence[str]], indent: str = "") -> None:
+    """Print rows of text in aligned columns, without truncation."""
+    for line in aligned(rows, indent):
+        print(line)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning, in bold if the terminal supports it."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(highlight=False, soft_wrap=True).print(Text(text, style="bold yellow"))
+    else:
+        print(text)
+
+
+def print_result(result: MapResult) -> None:
+    """Print an answer for people; begin with a warning if it has no certificate."""
+    for warning in warnings_of(result):
+        print_warning(warning)
+    print_rows((name, "=", str(label)) for name, label in result.assignment.items())
+    print()
+    print_rows(facts_of(result))
+    if result.top is not None:
+        _print_top(result.top)
+
+
+@contextmanager
+def _whole() -> Generator[None]:
+    """Delay Ctrl-C until the current output is complete."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        raise KeyboardInterrupt
+
+
+@dataclass
+class AnswerPrinter:
+    """Prints the answers to a batch as they come; several get their case number as a heading.
+
+    In JSON, one answer is an object. Several are a list, which is complete JSON even if the batch was cut short.
+    """
+
+    rows: Sequence[BatchRow]
+    as_json: bool
+    describe: Callable[[BatchRow], dict[str, Any]] | None = None  # a row's query and settings, for the JSON
+    output: Path | None = None  # a file that gets the same JSON, whole or not at all
+    wishes: Mapping[str, Any] | None = None  # to explain each answer
+    _texts: list[str] = field(default_factory=list[str])
+    n_printed: int = 0
+    failed: list[str] = field(default_factory=list[str])
+    unexplained: list[str] = field(default_factory=list[str])
+    cut: str | None = None  # the case whose explanation Ctrl-C ended
+
+    def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
+        """Print answers until they end or Ctrl-C ends them; return the exit code.
+
+        It is 0 if every case has an answer, 3 if some failed, and 130 if Ctrl-C skipped some.
+        """
+        many = len(self.rows) > 1
+        interrupted = False
+        try:
+            for answer in answers:
+                found = self._explained(answer)
+                with _whole():
+                    self._print_one(answer, found, many)
+                    sys.stdout.flush()
+                if self.cut is not None:
+                    break
+        except KeyboardInterrupt:
+            if not self.n_printed:
+                raise
+            interrupted = self.n_printed < len(self.rows)
+        finally:
+            if many and self.as_json:
+                print("\n]" if self.n_printed else "[]")
+        if self.output is not None:
+            several = "[\n" + ",\n".join(self._texts) + "\n]\n" if self._texts else "[]\n"
+            with _whole():
+                write_text(self.output, several if many else f"{self._texts[0]}\n")
+        interrupted = interrupted or self.cut is not None
+        if self.failed or self.unexplained or interrupted:
+            cut = [] if self.cut is None else [f"the explanation of case {self.cut} was interrupted"]
+            _print_summary("case", "", len(self.rows), self.n_printed, self.failed, [*self.unexplained, *cut])
+        return CUT_SHORT if interrupted else SOME_FAILED if self.failed or self.unexplained else 0
+
+    def _explained(self, answer: MapResult | FailedQuery) -> Explanation | None:
+        """Explain an answer if requested; a failed explanation does not stop the answer's printing."""
+        if self.wishes is None or isinstance(answer, FailedQuery):
+            return None
+        label = str(self.rows[self.n_printed].label)
+        try:
+            return answer.explain(**self.wishes)
+        except KeyboardInterrupt:
+            self.cut = label
+        except CertimapError as error:
+            self.unexplained.append(f"case {label} is not explained: {error}")
+        return None
+
+    def _print_one(self, answer: MapResult | FailedQuery, found: Explanation | None, many: bool) -> None:
+        row = self.rows[self.n_printed]
+        self.n_printed += 1
+        if isinstance(answer, FailedQuery):
+            self.failed.append(str(row.label))
+        text = self._json_of(row, answer, found) if self.describe is not None else ""
+        if self.output is not None:
+            self._texts.append(text)
+        if self.as_json:
+            print(("[\n" if self.n_printed == 1 else ",\n") + text if many else text, end="" if many else "\n")
+            return
+        if many:
+            place = f" ({row.place})" if row.place else ""
+            print(f"{'' if self.n_printed == 1 else chr(10)}case {row.label}{place}")
+        if isinstance(answer, FailedQuery):
+            print_warning(f"FAILED. {answer.message}")
+        else:
+            print_result(answer)
+            if found is not None:
+                print("\n" + "\n".join(found.lines(with_answer=False)).strip("\n"))
+
+    def _json_of(self, row: BatchRow, answer: MapResult | FailedQuery, found: Explanation | None) -> str:
+        """Return an answer as JSON, with its query, settings and explanation."""
+        data = answer.to_dict()
+        if found is not None:
+            data["explanation"] = found.beside()
+        if self.describe is not None and not isinstance(answer, FailedQuery):
+            data["asked"] = self.describe(row)
+        text = json.dumps(data, indent=2, allow_nan=False)
+        if isinstance(answer, FailedQuery) or not answer.history:
+            return text
+        columns = json.dumps(answer.history_columns(), allow_nan=False)
+        return f'{text[:-2]},\n  "history": {columns}\n}}'  # on one line because it is long
+
+
+def _print_summary(
+    kind: str, where: str, n: int, n_reached: int, failed: Sequence[str], more: Sequence[str] = ()
+) -> None:
+    """Print how many of `n` cases or rows have answers, which failed, and how many Ctrl-C left."""
+    parts = [f"{n_reached - len(failed)} of {n} {kind}s answered{where}"]
+    if failed:
+        shown = ", ".join(failed[:8]) + (", ..." if len(failed) > 8 else "")
+        parts.append(f"{len(failed)} failed ({kind} {shown})")
+    parts += more
+    if n_reached < n:
+        parts.append(f"interrupted with {n - n_reached} to go")
+    print(f"certimap: {', '.join(parts)}", file=sys.stderr)
+
+
+def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:
+    print(f"\nthe {len(top)} most probable:" if top else "")
+    names = list(top[0][0]) if top else []
+    rows = [("rank", "ln p", *names)]
+    for rank, (assignment, log_prob) in enumerate(top, 1):
+        rows.append((str(rank), log_text(log_prob), *(str(assignment[n]) for n in names)))
+    print_rows(rows, indent="  ")
+
+
+FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
+
+
+def write_answers(path: Path, rows: Sequence[BatchRow], answers: Iterable[MapResult | FailedQuery]) -> int:
+    """Answer rows, show progress, and write one line per row; return the exit code.
+
+    A line has the row's number, its variables, natural logs, the certificate, and the error of a failed row.
+    Variables have the answer's labels, or the row's evidence for variables queried only by other rows. Ctrl-C ends
+    the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130 after Ctrl-C.
+    """
+    with Progress("rows", len(rows)) as bar:
+        found, stopped = collect(bar.counted(answers))
+    write_text(path, _table(rows, found))
+    failed = [str(row.label) for row, answer in zip(rows, found, strict=False) if isinstance(answer, FailedQuery)]
+    _print_summary("row", f" in {path}", len(rows), len(found), failed)
+    return CUT_SHORT if stopped and len(found) < len(rows) else SOME_FAILED if failed else 0
+
+
+def _table(rows: Sequence[BatchRow], found: Sequence[MapResult | FailedQuery]) -> str:
+    """Return the lines of all rows, including rows not reached."""
+    asked = dict.fromkeys(n for a in found if isinstance(a, MapResult) for n in a.assignment)
+    facts = {name: name if name not in asked else f"{name} of the answer" for name in ("row", *FACTS)}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([facts["row"], *asked, *(facts[name] for name in FACTS)])
+    for k, row in enumerate(rows):
+        answer = found[k] if k < len(found) else None
+        known: Mapping[str, Any] = _observed(row)
+        if isinstance(answer, MapResult):
+            known = {**known, **answer.assignment}
+        writer.writerow([row.label, *(known.get(name, "") for name in asked), *_facts(answer)])
+    return text.getvalue()
+
+
+def _observed(row: BatchRow) -> dict[str, Any]:
+    """Return a row's evidence: labels and numbers."""
+    with suppress(CertimapError):
+        evidence: Mapping[str, Any] = row.ask()[1]
+        forms = (Mapping, list, tuple, set, frozenset)
+        return {name: v for name, v in evidence.items() if v is not None and not isinstance(v, forms)}
+    return {}
+
+
+def _facts(answer: MapResult | FailedQuery | None) -> list[Any]:
+    """Return the values of the columns `FACTS`; numbers in full precision."""
+    if answer is None:
+        return [""] * (len(FACTS) - 2) + ["not reached", ""]
+    if isinstance(answer, FailedQuery):
+        return [""] * (len(FACTS) - 2) + ["failed", answer.message]
+    certificate = answer.certificate
+    logs = (answer.log_prob, answer.log_upper_bound, answer.log_evidence)
+    numbers = ["" if value is None else repr(float(value)) for value in logs]
+    return [*numbers, certificate.kind.value, certificate.epsilon, certificate.delta, answer.status.value, ""]
