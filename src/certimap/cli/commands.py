@@ -237,9 +237,8 @@ def learn(
         if "unexpected keyword" not in str(error):
             raise
         name = str(error).split("'")[1]
-        raise SolverError(
-            f"method {method.value!r} has no setting {name!r}; see certimap.learn.{function.__name__}"
-        ) from None
+        text = f"method {method.value!r} has no setting {name!r}; see certimap.learn.{function.__name__}"
+        raise SolverError(text) from None
     io.write(model, output)
     print(f"{output}: {model!r}", file=sys.stderr)
     if test is not None:

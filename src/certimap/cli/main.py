@@ -54,10 +54,8 @@ class _LazyGroup(TyperGroup):
         if cmd_name != "bench":
             return super().get_command(ctx, cmd_name)
         if not _has_lab():
-            raise MissingDependency(
-                "certimap bench is in a package of its own, certimap-lab, which is not installed; "
-                "expected pip install -e . -e lab in a clone of the project"
-            )
+            text = "certimap bench is in a package of its own, certimap-lab, which is not installed"
+            raise MissingDependency(f"{text}; expected pip install -e . -e lab in a clone of the project")
         return typer.main.get_command(importlib.import_module(f"{_LAB}.cli.bench").app)
 
 

@@ -52,9 +52,8 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
         pair = _as_pair(text, domain)
         for name, label in [pair] if pair else [_pair(part, domain) for part in split_list(text)]:
             if name in evidence and evidence[name] != label:
-                raise QueryError(
-                    f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; expected one state"
-                )
+                told = f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; expected one state"
+                raise QueryError(told)
             evidence[name] = label
     return evidence
 
@@ -68,9 +67,8 @@ def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
     try:
         return {"source": source, name.strip(): float(value)}
     except ValueError:
-        raise QueryError(
-            f"--upper-bound {text!r} is no bound; SOURCE:log_joint=X or SOURCE:log_prob=X is expected"
-        ) from None
+        told = f"--upper-bound {text!r} is no bound; SOURCE:log_joint=X or SOURCE:log_prob=X is expected"
+        raise QueryError(told) from None
 
 
 def _as_pair(text: str, domain: Domain) -> tuple[str, Any] | None:
@@ -134,9 +132,8 @@ def parse_size(text: str | None) -> int | None:
             raise ValueError
         return int(float(stripped[:-1] if factor > 1 else stripped) * factor)
     except (ValueError, OverflowError):
-        raise QueryError(
-            f"{text!r} is no number of bytes; expected a number with K, M, G or T behind it"
-        ) from None
+        told = f"{text!r} is no number of bytes; expected a number with K, M, G or T behind it"
+        raise QueryError(told) from None
 
 
 def merged(parts: Iterable[Evidence]) -> Evidence:

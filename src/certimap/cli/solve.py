@@ -175,18 +175,16 @@ class AnswerOptions:
         if self.as_json:
             raise QueryError(f"--json prints JSON, and --output {self.table} is a table; give one of them")
         if self.explain:
-            raise QueryError(
-                f"--output {self.table} is a table, which holds no explanations; expected a .json for --explain"
-            )
+            text = f"--output {self.table} is a table, which holds no explanations; expected a .json for --explain"
+            raise QueryError(text)
 
     def check_cases(self, n_cases: int, upper_bound: str | None) -> None:
         """Reject options that do not go with the number of cases."""
         if upper_bound is not None and n_cases > 1:
             raise QueryError(f"--upper-bound is of one query, and there are {n_cases} cases; ask one case")
         if self.jobs is not None and n_cases == 1:
-            raise QueryError(
-                f"--jobs {self.jobs} shares out the rows of a table, and there is one case; leave it out"
-            )
+            text = f"--jobs {self.jobs} shares out the rows of a table, and there is one case; leave it out"
+            raise QueryError(text)
         if self.proof is not None and n_cases > 1:
             raise QueryError(f"--proof {self.proof} is one file, and there are {n_cases} cases; ask one case")
 
@@ -204,9 +202,8 @@ def solve(
 
     answer.check()
     if ask.preset is not None and ask.solver not in ("auto", ask.preset.value):
-        raise QueryError(
-            f"--preset {ask.preset.value} is a solver with its settings; leave --solver {ask.solver} out"
-        )
+        text = f"--preset {ask.preset.value} is a solver with its settings; leave --solver {ask.solver} out"
+        raise QueryError(text)
     source = case.read_model()
     rows = case.rows(source.domain, query_file)
     settings = ask.read(source.domain, case)

@@ -386,7 +386,5 @@ def plan(
     if wants and not any(o.estimate.exists for o in options.values()):
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options.values())
-    raise TooLarge(
-        f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); "
-        f"{case.limits.remedy}"
-    )
+    told = f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found})"
+    raise TooLarge(f"{told}; {case.limits.remedy}")

@@ -216,9 +216,8 @@ class Compiler:
             if message.node is not None:
                 roots.append(int(message.node))
             if log_constants[-1] == -np.inf:
-                raise ImpossibleEvidence(
-                    "the evidence has probability zero under the network; expected possible evidence"
-                )
+                text = "the evidence has probability zero under the network; expected possible evidence"
+                raise ImpossibleEvidence(text)
         return math.fsum(log_constants), roots
 
     def message(self, variable: int, separator: tuple[int, ...], incoming: list[Message]) -> Message:

@@ -16,11 +16,7 @@ from certimap.interop.reading import Reading, Wishes, attribute, kind_of, labels
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a forest after its `forde()`: one product per nonempty leaf, weighted by its share of rows.
-
-    Raises ModelError before `forde()`, and for a leaf in which a real column has a single value, since that has no
-    density.
-    """
+    """Read a forest after its `forde()`: one product per nonempty leaf, weighted by its share of rows."""
     if type(x).__name__ != "arf":
         raise refuse(x, "expected an arf, after its forde()")
     if "bnds" not in vars(x):
@@ -43,10 +39,8 @@ def convert(x: Any, wishes: Wishes) -> Reading:
     for tree, node in covers:
         parts = [leaves.get((tree, node, column)) for column in columns]
         if None in parts:
-            raise ModelError(
-                f"leaf {node} of tree {tree} has no distribution for column {columns[parts.index(None)]!r}; this "
-                "version of arfpy keeps them elsewhere, and nothing is guessed"
-            )
+            text = f"leaf {node} of tree {tree} has no distribution for column {columns[parts.index(None)]!r}"
+            raise ModelError(f"{text}; this version of arfpy keeps them elsewhere, and nothing is guessed")
         found = [part for part in parts if part is not None]
         products.append(builder.product(found) if len(found) > 1 else found[0])
     shares = np.array(list(covers.values()))
@@ -123,8 +117,5 @@ def _factor_leaves(
     for tree, node, column, value, p in zip(*columns, strict=True):
         row = rows.setdefault((int(tree), int(node), str(column)), [0.0] * places[str(column)][1])
         row[int(value)] = float(p)
-    leaves: dict[tuple[int, int, str], int] = {}
-    for key, row in rows.items():
-        weights = np.array(row)
-        leaves[key] = builder.categorical(places[key[2]][0], log_weights=logs(weights / weights.sum()).tolist())
-    return leaves
+    shares = {key: np.array(row) / np.sum(row) for key, row in rows.items()}
+    return {key: builder.categorical(places[key[2]][0], log_weights=logs(p).tolist()) for key, p in shares.items()}

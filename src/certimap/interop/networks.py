@@ -97,9 +97,8 @@ def _gaussian_of_pgmpy(x: Any) -> Reading:
         parents = list(attribute(density, "evidence"))
         weights = numbers(attribute(density, "beta")).reshape(-1)
         if len(weights) != 1 + len(parents):
-            raise ModelError(
-                f"node {node!r} has {len(weights)} numbers as beta; expected an intercept and one per parent"
-            )
+            text = f"node {node!r} has {len(weights)} numbers as beta; expected an intercept and one per parent"
+            raise ModelError(text)
         sd = float(attribute(density, "std"))
         above = [str(parent) for parent in parents]
         made.append(LinearGaussian(str(node), above, weights[0], weights[1:], sd))
@@ -144,9 +143,8 @@ def _domain(x: Any, nodes: list[Any], tables: list[Any]) -> Domain:
             found = labels_of(labels)
             known = states.setdefault(variable, found)
             if set(known) != set(found):
-                raise ModelError(
-                    f"two tables of this {kind_of(x)} give node {variable!r} the states {known} and {found}"
-                )
+                told = f"two tables of this {kind_of(x)} give node {variable!r} the states {known} and {found}"
+                raise ModelError(told)
     names = [str(node) for node in nodes]
     if len(set(names)) != len(names):
         doubled = next(name for name in names if names.count(name) > 1)
@@ -251,9 +249,8 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
 
 def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
     if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
-        raise QueryError(
-            f"virtual evidence holds {shown(table)}; expected a table of pgmpy over one variable, and {OUR_WAY}"
-        )
+        text = f"virtual evidence holds {shown(table)}; expected a table of pgmpy over one variable, and {OUR_WAY}"
+        raise QueryError(text)
     variables = list(table.variables)
     if len(variables) != 1:
         told = ", ".join(str(v) for v in variables)
@@ -270,10 +267,8 @@ def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
     """Read a network of pyagrum; states are text, as its labels are."""
     _check_unnamed(x, wishes)
     if reading.library_of(x) == "pyAgrum":
-        raise ModelError(
-            "a model of pyAgrum before version 2 was given, whose tables are laid out otherwise; "
-            "expected pyagrum 2 or later"
-        )
+        told = "a model of pyAgrum before version 2 was given, whose tables are laid out otherwise"
+        raise ModelError(f"{told}; expected pyagrum 2 or later")
     kinds = set(classes_of(x))
     if "CLG" in kinds:
         return _gaussian_of_pyagrum(x)

@@ -16,8 +16,7 @@ from certimap.io.logic import FALSE, TRUE, LogicBuilder
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a node, with weight 1 per model, or a manager of weighted counts with its current weights.
 
-    Variables are named by their numbers, from "1", and have the states False and True. Like weighted counts, the
-    circuit is over all variables of the node's manager.
+    The circuit is over all variables of the node's manager, named by their numbers, from "1".
     """
     kinds = classes_of(x)
     if "SddNode" in kinds:

@@ -87,10 +87,8 @@ def fitted(x: Any, name: str) -> Any:
         return getattr(x, name)
     except AttributeError:
         library = {"sklearn": "scikit-learn"}.get(library_of(x), library_of(x))
-        raise ModelError(
-            f"this {kind_of(x)} has no {name}: it is not fitted (call fit first), or this version of {library} "
-            "keeps it elsewhere"
-        ) from None
+        text = f"this {kind_of(x)} has no {name}: it is not fitted (call fit first)"
+        raise ModelError(f"{text}, or this version of {library} keeps it elsewhere") from None
 
 
 def numbers(x: Any) -> Floats:

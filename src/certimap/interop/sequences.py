@@ -30,25 +30,19 @@ Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, vari
 
 
 class Chain(NamedTuple):
-    """The hidden states of a hidden Markov model.
+    """The hidden states of a hidden Markov model."""
 
-    `start`, `move`: weights of the first state, shape (K,), and of transitions, shape (K, K). `end`: weights of
-    the last state, shape (K,), or None.
-    """
-
-    start: Floats
-    move: Floats
-    end: Floats | None = None
+    start: Floats  # weights of the first state, shape (K,)
+    move: Floats  # of transitions, shape (K, K)
+    end: Floats | None = None  # of the last state, shape (K,)
 
 
 def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
     """Rescale rows (last axis) to sum 1 in double precision; their sums may differ from 1 by `slack`."""
     totals = rows.sum(axis=-1, keepdims=True)
     if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
-        raise ModelError(
-            f"{what} holds a row that is no distribution; expected rows of numbers that are not negative and add "
-            "to 1"
-        )
+        text = f"{what} holds a row that is no distribution"
+        raise ModelError(f"{text}; expected rows of numbers that are not negative and add to 1")
     return rows / totals
 
 
@@ -57,10 +51,8 @@ def steps_of(x: Any, wishes: Wishes) -> int:
     if wishes.names is not None:
         raise ModelError("a hidden Markov model names its variables state0, symbol0, ...; leave names out")
     if wishes.steps is None:
-        raise ModelError(
-            f"a {kind_of(x)} stands for sequences of any length; certimap.from_object(model, steps=...) reads it "
-            "for one length"
-        )
+        text = f"a {kind_of(x)} stands for sequences of any length"
+        raise ModelError(f"{text}; certimap.from_object(model, steps=...) reads it for one length")
     return check_whole("steps", wishes.steps, "a whole number from 1", ModelError, low=1)
 
 
@@ -79,9 +71,8 @@ def read_sequence(
 ) -> Reading:
     """Return a sequence model, with a shorter one for comparison with the library.
 
-    `build`: makes the model for a number of steps; hidden states come first. `n_states`, `steps`: the numbers of
-    hidden states and of steps. `theirs`: returns the log values of sequences, shape (n, steps, n_features), hidden
-    states summed out.
+    `build`: makes the model for a number of steps; hidden states come first. `theirs`: returns the log values of
+    sequences, shape (n, steps, n_features), hidden states summed out.
     """
     short = min(steps, 2 if n_states <= MOST_STATES else 1)
     compared = build(short)
@@ -95,8 +86,7 @@ def read_sequence(
 def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> BayesianNetwork | MarkovNetwork:
     """Build a network from one table of emissions per feature, shape (K, M) each.
 
-    With weights of the last state, or transition rows that do not add to 1, it is a Markov network whose total is
-    the weight of all sequences of this length.
+    With weights of the last state, it is a Markov network whose total is the weight of all sequences.
     """
     n, variables = len(tables), _hidden(steps, len(chain.start))
     for j, name in enumerate(_symbols(steps, n)):
@@ -109,10 +99,7 @@ def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> Bayesi
 
 
 def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) -> Circuit:
-    """Build a circuit for emissions of real features, with the hidden states as variables.
-
-    Cost: steps times the square of the number of states, in edges.
-    """
+    """Build a circuit for emissions of real features, with the hidden states as variables: steps * K^2 edges."""
     k = len(chain.start)
     builder = CircuitBuilder(Domain([*_hidden(steps, k), *map(Real, _symbols(steps, n_features))]))
     log_start, log_move = logs(chain.start), logs(chain.move)
@@ -155,10 +142,8 @@ def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
         emission = _rows(x, "emissionprob_")
         return read_sequence(lambda t: discrete_chain(chain, [emission], t), n_states, steps, theirs)
     if x.covariance_type not in ("diag", "spherical"):
-        raise ModelError(
-            f"a {kind_of(x)} has covariance_type={x.covariance_type!r}; expected 'diag' or 'spherical', for "
-            "circuits have leaves of single variables"
-        )
+        text = f"a {kind_of(x)} has covariance_type={x.covariance_type!r}"
+        raise ModelError(f"{text}; expected 'diag' or 'spherical', for circuits have leaves of single variables")
     means = _fitted(x, "means_")
     emit = _mixed(x, means) if "GMMHMM" in kinds else _gaussian(x, means)
     return read_sequence(lambda t: real_chain(chain, means.shape[-1], emit, t), n_states, steps, theirs)
@@ -194,11 +179,7 @@ def _rows(x: Any, name: str) -> Floats:
 
 
 def read_pomegranate(x: Any, wishes: Wishes) -> Reading:
-    """Read a network or a hidden Markov model.
-
-    As in pomegranate, a hidden Markov model's value is the probability of a sequence and of its end there. The
-    total over all sequences of the given length is thus below 1.
-    """
+    """Read a network, or a hidden Markov model: the probability of a sequence and of its end there."""
     kinds = set(classes_of(x))
     if "BayesianNetwork" in kinds:
         return _network(x, wishes)
@@ -265,10 +246,8 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
 
         theirs = partial(_log_probability, x, kind=np.float32)
         return read_sequence(lambda t: real_chain(chain, means.shape[1], emission, t), k, steps, theirs)
-    raise ModelError(
-        f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; expected all Categorical, or all "
-        "Normal with diagonal or spherical covariances"
-    )
+    text = f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}"
+    raise ModelError(f"{text}; expected all Categorical, or all Normal with diagonal or spherical covariances")
 
 
 def _unpacked(x: Any) -> Any:

@@ -21,34 +21,26 @@ from certimap.networks.factor import Factor
 
 CLASS = "class"
 _ACCEPTED = "expected GaussianMixture, CategoricalNB, BernoulliNB or GaussianNB"
+_OF_COUNTS = (
+    "it scores counts without saying how many there are, and so is no distribution over rows; BernoulliNB is one"
+)
 _REASONS = {
-    "MultinomialNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
-    "BernoulliNB is one",
-    "ComplementNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
-    "BernoulliNB is one",
+    "MultinomialNB": _OF_COUNTS,
+    "ComplementNB": _OF_COUNTS,
     "BayesianGaussianMixture": "what it scores is a bound and no density; expected a GaussianMixture with its "
     "means, covariances and weights",
 }
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a fitted model.
-
-    A mixture becomes its density, the components summed out; a classifier becomes p(features, class), with the
-    class as the last variable.
-    """
+    """Read a fitted model: a mixture's density, components summed out; a classifier's p(features, class)."""
     kind = type(x).__name__
-    reader = {
-        "GaussianMixture": _mixture,
-        "CategoricalNB": _categorical,
-        "BernoulliNB": _bernoulli,
-        "GaussianNB": _gaussian,
-    }.get(kind)
-    if reader is None:
-        raise refuse(x, _REASONS.get(kind, _ACCEPTED))
     if kind == "GaussianMixture":
         return Reading(_mixture(x, wishes), x.score_samples)
-    return Reading(reader(x, wishes), lambda rows: _joint(x, rows))
+    readers = {"CategoricalNB": _categorical, "BernoulliNB": _bernoulli, "GaussianNB": _gaussian}
+    if kind not in readers:
+        raise refuse(x, _REASONS.get(kind, _ACCEPTED))
+    return Reading(readers[kind](x, wishes), lambda rows: _joint(x, rows))
 
 
 def _joint(x: Any, rows: Floats) -> Floats:
@@ -94,9 +86,9 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
 def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables: list[Floats]) -> BayesianNetwork:
     """Build a class, the last variable, and features given it; tables in logs, shape (classes, states)."""
     n = len(log_tables)
-    domain = Domain(Categorical(name, own) for name, own in zip(names, states, strict=True))
     factors = [Factor.from_log((n, j), table) for j, table in enumerate(log_tables)]
-    return BayesianNetwork(domain, [*factors, Factor.from_log((n,), numbers(fitted(x, "class_log_prior_")))])
+    factors.append(Factor.from_log((n,), numbers(fitted(x, "class_log_prior_"))))
+    return BayesianNetwork(Domain(map(Categorical, names, states)), factors)
 
 
 def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
@@ -109,10 +101,8 @@ def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
     """Read features with states 0 and 1; the threshold `binarize` must separate the two."""
     if x.binarize is not None and not 0.0 <= x.binarize < 1.0:
-        raise ModelError(
-            f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it; "
-            "expected binarize=None, or a number in [0, 1)"
-        )
+        text = f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it"
+        raise ModelError(f"{text}; expected binarize=None, or a number in [0, 1)")
     log_one = numbers(fitted(x, "feature_log_prob_"))
     log_zero = np.log1p(-np.exp(log_one))
     n = log_one.shape[1]

@@ -92,8 +92,8 @@ class TensorCircuit:
     def reading(self, x: Any, wishes: Wishes, root: Ids, theirs: Callable[[list[int], Floats], Any]) -> Reading:
         """Return the circuit below a single root, to be compared with the values that `theirs` returns.
 
-        `theirs` takes the sorted numbers of the leaves' variables, and points. Compared are the states that the
-        library accepts in all leaves; it may reject others.
+        `theirs` takes the sorted numbers of the leaves' variables, and points. States that the library accepts in
+        all leaves are compared.
         """
         variables = sorted(self._states)
         made = self._built(int(root.flat[0]), named(wishes, [str(v) for v in variables], x))
@@ -135,18 +135,13 @@ class TensorCircuit:
 
 
 def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:
-    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves.
-
-    Half precision gives only two digits, so a copy in double precision is evaluated.
-    """
+    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves."""
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
     kinds = {str(p.dtype) for p in parameters}
-    kind = torch.float32
-    if kinds & {"torch.bfloat16", "torch.float16"}:
-        x, kind = copy.deepcopy(x).double(), torch.float64
-    elif "torch.float64" in kinds:
-        kind = torch.float64
+    is_half = bool(kinds & {"torch.bfloat16", "torch.float16"})  # gives only two digits
+    x = copy.deepcopy(x).double() if is_half else x
+    kind = torch.float64 if is_half or "torch.float64" in kinds else torch.float32
     table = torch.zeros((len(rows), max(columns) + 1), dtype=kind)
     table[:, list(columns)] = torch.as_tensor(rows, dtype=kind)
     with torch.no_grad():
@@ -316,10 +311,8 @@ def read_spflow(x: Any, wishes: Wishes) -> Reading:
     out = reader.ids(x)
     if out.size != 1:
         features, channels, repetitions = out.shape
-        raise ModelError(
-            f"this {kind_of(x)} has {out.size} outputs ({features} features, {channels} channels, {repetitions} "
-            "repetitions); expected one: put a Product and a Sum above it"
-        )
+        text = f"this {kind_of(x)} has {out.size} outputs ({features} features, {channels} channels"
+        raise ModelError(f"{text}, {repetitions} repetitions); expected one: put a Product and a Sum above it")
     return reader.circuit.reading(
         x, wishes, out, lambda c, rows: numbers(_module_values(x, "log_likelihood", c, rows))
     )
@@ -358,29 +351,21 @@ class _Reader:
         }
 
     def ids(self, module: Any) -> Any:
-        """Return a module's node numbers, or a list of them for a split.
-
-        Modules nest as deep as the circuit's layers, some tens.
-        """
+        """Return a module's node numbers, or a list for a split; shape (features, channels, repetitions)."""
         key = id(module)
         if key not in self._known:
             reader = self._readers.get(type(module).__name__)
             if reader is None or reading.library_of(module) != "spflow":
-                raise ModelError(
-                    f"a module of spflow is a {kind_of(module)}, which cannot be read; expected sums, products, "
-                    f"splits and leaves of the kinds {_LEAVES}"
-                )
+                text = f"a module of spflow is a {kind_of(module)}, which cannot be read"
+                raise ModelError(f"{text}; expected sums, products, splits and leaves of the kinds {_LEAVES}")
             self._known[key] = reader(module)
         return self._known[key]
 
     def _inputs(self, module: Any) -> list[Ids]:
         """Return the inputs of a module with several inputs or one split input."""
         inputs = attribute(module, "inputs")
-        if not hasattr(inputs, "log_likelihood"):
-            found: list[Any] = [self.ids(one) for one in inputs]
-            return found[0] if len(found) == 1 and is_list(found[0]) else found
-        one: Any = self.ids(inputs)
-        return one if is_list(one) else [one]
+        found: list[Any] = [self.ids(one) for one in ([inputs] if hasattr(inputs, "log_likelihood") else inputs)]
+        return found[0] if len(found) == 1 and is_list(found[0]) else found
 
     def _leaves(self, module: Any, log_tables: Floats, accepted: Floats | None = None) -> Ids:
         """Add categorical leaves from logs of shape (features, channels, repetitions, states).
@@ -397,9 +382,8 @@ class _Reader:
 
     def _scope(self, module: Any) -> list[int]:
         if getattr(module, "parameter_fn", None) is not None or list(attribute(module, "scope", "evidence")):
-            raise ModelError(
-                f"a {kind_of(module)} depends on other columns; expected leaves with fixed parameters"
-            )
+            text = f"a {kind_of(module)} depends on other columns; expected leaves with fixed parameters"
+            raise ModelError(text)
         return [int(v) for v in attribute(module, "scope", "query")]
 
     def _bernoulli(self, module: Any) -> Ids:

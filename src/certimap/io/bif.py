@@ -11,28 +11,147 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from certimap.core.domain import MAX_STATES, Categorical
 from certimap.errors import CertimapError, ModelError, ParseError
-from certimap.io import bif_words as words
-from certimap.io.declared import Declared
+from certimap.io.declared import Declared, Rows
 from certimap.io.files import AnyPath, LineCounter, read_text, write_text
-from certimap.io.numbers import Numbers, numbers_of, written, written_rows
+from certimap.io.words import Numbers, numbers_of, written, written_rows
 from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
+
+_QUOTED = r'"[^"]*"'
+_COMMENT = re.compile(rf"{_QUOTED}|/\*(?:.*?\*/|.*\Z)|(?<![^\s,;(){{}}\[\]|])//[^\n]*", re.DOTALL)
+_BLANK = re.compile(r"[\s,;]*")
+_BLANKS = re.compile(r"\s*")
+_KEYWORD = re.compile(r"(network|variable|probability|property)\b")
+_PROPERTY = re.compile(rf"property\b(?:(?:{_QUOTED}|[^;\"])*;|[^;]*;)")
+_NETWORK = re.compile(rf"network\b((?:{_QUOTED}|[^{{\"])*)\{{")
+_VARIABLE = re.compile(rf"variable\s*({_QUOTED}|[^\s{{\"]+)\s*\{{")
+_TYPE = re.compile(rf"type\s+discrete\s*(?:\[\s*(\d+)\s*\])?\s*=?\s*\{{((?:{_QUOTED}|[^}}\"])*)\}}\s*;?")
+_PROBABILITY = re.compile(rf"probability\s*\(((?:{_QUOTED}|[^()\"]|\([^()]*\))*)\)\s*\{{")
+_ROW = re.compile(rf"\(((?:{_QUOTED}|[^()\"]|\([^()\"]*\))*)\)([^;()}}]*);")
+_TABLE = re.compile(r"(table|default)\b([^;()}]*);")
+_END = re.compile(r"\}")
+_ITEM = re.compile(rf"\s*({_QUOTED}|[^\s,\"]+)\s*")
+_BLOCK_TOKEN = re.compile(rf"{_QUOTED}|\}}")
+_NUMBERS = re.compile(r"([^;()}]*);")
+_BOUND = r"[^\s,;()\[\]{}\"]+"
+_INTERVAL = rf"[(\[]\s*{_BOUND}\s*[,;]\s*{_BOUND}\s*[)\]]"
+_INTERVAL_ITEM = re.compile(rf"{_INTERVAL}|[^\s,]+")
+_INTERVAL_LIST = re.compile(rf"(?:{_INTERVAL}|[^,])+")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
+_GROUPED_ITEM = re.compile(rf"{_INTERVAL}|\d{{1,3}}(?:,\d{{3}})+(?!\d)|[^\s,]+")
+_STEPS = 100_000  # limit on the search for the states named by a row
+
+
+def _kept(found: re.Match[str]) -> str:
+    """Keep quoted text and unterminated comments; reduce other comments to their line ends."""
+    if found[0].startswith('"') or (found[0].startswith("/*") and not found[0].endswith("*/")):
+        return found[0]
+    return " " + "\n" * found[0].count("\n")
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text.startswith('"') else text
+
+
+def _items(text: str, count: int | None) -> list[str]:
+    """Split names at commas if that gives `count` names, else at commas and blanks."""
+    if '"' not in text:
+        by_comma = [" ".join(part.split()) for part in text.split(",")]
+        by_comma = [part for part in by_comma if part]
+        return by_comma if len(by_comma) == count else text.replace(",", " ").split()
+    by_comma = [part for part in re.findall(rf"(?:{_QUOTED}|[^,\"])+", text) if part.strip()]
+    if len(by_comma) == count:
+        return [_unquoted(part.strip()) for part in by_comma]
+    return [_unquoted(item) for item in _ITEM.findall(text)]
+
+
+def _states(text: str, count: int | None) -> list[list[str]]:
+    """Return the possible lists of states in a declaration; one list if it is unambiguous.
+
+    Discretisers write states such as `(0.5,1.2]`, `[0;10)` and `1,999` without quotes. Three readings are tried:
+    commas or blanks as separators, the same with intervals and grouped digits kept whole, and only commas before
+    a blank. `count`, if given, decides.
+    """
+    quoted = re.findall(_QUOTED, text)
+    if quoted:  # replaced meanwhile by a number between marks: a character absent from the text
+        mark = next(sign for sign in map(chr, range(0xE000, 0x110000)) if sign not in text)
+        numbers = iter(range(len(quoted)))
+        bare = re.sub(_QUOTED, lambda _: f"{mark}{next(numbers)}{mark}", text)
+        return [[_restored(item, quoted, mark) for item in found] for found in _states(bare, count)]
+    plain = _items(text, count)
+    whole = _INTERVAL_ITEM.findall(text)
+    spaced = [" ".join(part.split()) for part in re.split(r",\s+", text.strip()) if part.strip()]
+    if count is None:
+        if any(_THOUSANDS.fullmatch(part) for part in spaced) and len(spaced) < len(plain):
+            return [plain, spaced]
+        return [whole if len(whole) < len(plain) else plain]
+    if len(plain) == count:
+        return [plain]
+    by_comma = [" ".join(part.split()) for part in _INTERVAL_LIST.findall(text) if part.strip()]
+    in_groups = _GROUPED_ITEM.findall(text)
+    found = [each for each in (whole, by_comma, spaced, in_groups) if len(each) == count]
+    return [each for k, each in enumerate(found) if each not in found[:k]] or [plain]
+
+
+def _restored(item: str, quoted: list[str], mark: str) -> str:
+    """Replace marks by their quoted texts; quotes around the whole go, those within a name stay."""
+    parts = item.split(mark)
+    cut = 1 if len(parts) == 3 and not parts[0] and not parts[2] else 0
+    parts[1::2] = [quoted[int(number)][cut : len(quoted[int(number)]) - cut] for number in parts[1::2]]
+    return "".join(parts)
+
+
+def _known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> list[tuple[tuple[int, ...], int]]:
+    """Return up to two ways to read `( LABELS )` at a position as one state per parent.
+
+    `parents`: the position of each state by its name. A way: the states' positions, and where it ends.
+    """
+    found: list[tuple[tuple[int, ...], int]] = []
+    waiting: list[tuple[tuple[int, ...], int]] = [((), _after(_BLANKS, text, at + 1))]
+    steps = 0
+    while waiting and len(found) < 2 and steps < _STEPS:
+        chosen, place = waiting.pop()
+        if len(chosen) == len(parents):
+            if text.startswith(")", place):
+                found.append((chosen, place + 1))
+            continue
+        for label, position in parents[len(chosen)].items():
+            steps += 1
+            for word in (f'"{label}"', label):
+                if not (word and text.startswith(word, place)):
+                    continue
+                end = place + len(word)
+                after = _after(_BLANKS, text, end)
+                comma = text.startswith(",", after)
+                if len(chosen) + 1 == len(parents) or comma or after > end:
+                    waiting.append(((*chosen, position), _after(_BLANKS, text, after + 1) if comma else after))
+    return found
+
+
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def _header_names(header: str) -> list[str]:
+    """Return the variable and then its parents; a bar, commas or blanks may separate them."""
+    return [_unquoted(item) for item in re.findall(rf"{_QUOTED}|[^\s,|\"]+", header)]
 
 
 @dataclass
 class _Table:
-    """A probability block: rows by the parents' states, with places in the text, or the entries of a table."""
+    """A probability block: rows by the parents' states, with their lines, or the entries of a table."""
 
     start: int
     scope: list[Categorical]
     known: list[dict[str, int]]  # the states of each parent, by label
-    rows: dict[tuple[int, ...], Numbers] = field(default_factory=dict[tuple[int, ...], Numbers])
-    places: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+    rows: Rows = field(default_factory=Rows)
     default: Numbers | None = None
     table: Numbers | None = None
 
@@ -46,9 +165,7 @@ class _Reader:
     """One pass over the text."""
 
     def __init__(self, path: AnyPath, text: str) -> None:
-        self.path = path
-        self.text = words.without_comments(text)
-        self.at = 0
+        self.path, self.text, self.at = path, _COMMENT.sub(_kept, text), 0
         self.line = LineCounter(self.text)
         self.declared = Declared(path)
         self.by_name: dict[str, dict[str, int]] = {}
@@ -60,13 +177,13 @@ class _Reader:
         headers: list[int] = []
         self.skip_blank()
         while self.at < len(self.text):
-            keyword = words.KEYWORD.match(self.text, self.at)
+            keyword = _KEYWORD.match(self.text, self.at)
             if keyword is None:
                 raise self.fail(f"{self.glimpse()!r} begins no block; expected network, variable or probability")
             if keyword[1] == "network":
                 self.network_block()
             elif keyword[1] == "property":
-                self.take(words.PROPERTY, "a property that ends in ';'")
+                self.take(_PROPERTY, "a property that ends in ';'")
             elif keyword[1] == "variable":
                 self.variable_block()
             else:
@@ -93,50 +210,48 @@ class _Reader:
         return rest[:40] or "the end of the line or file"
 
     def skip_blank(self) -> None:
-        found = words.BLANK.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        self.at = _after(_BLANK, self.text, self.at)
 
     def skip_block(self) -> None:
         start = self.at
-        self.take(words.PROBABILITY, "probability ( NAME | PARENTS ) {")
-        for token in words.BLOCK_TOKEN.finditer(self.text, self.at):
+        self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")
+        for token in _BLOCK_TOKEN.finditer(self.text, self.at):
             if token[0] == "}":
                 self.at = token.end()
                 return
         raise self.fail("the probability block has no closing '}'", start)
 
     def network_block(self) -> None:
-        self.take(words.NETWORK, "network NAME {")
+        self.take(_NETWORK, "network NAME {")
         self.skip_blank()
-        while not (end := words.END.match(self.text, self.at)):
-            self.take(words.PROPERTY, "a property that ends in ';', or '}'")
+        while not (end := _END.match(self.text, self.at)):
+            self.take(_PROPERTY, "a property that ends in ';', or '}'")
             self.skip_blank()
         self.at = end.end()
 
     def variable_block(self) -> None:
         start = self.at
-        name = words.unquoted(self.take(words.VARIABLE, "variable NAME {")[1])
+        name = _unquoted(self.take(_VARIABLE, "variable NAME {")[1])
         states: list[str] | None = None
         self.skip_blank()
-        while not (end := words.END.match(self.text, self.at)):
+        while not (end := _END.match(self.text, self.at)):
             if self.text.startswith("property", self.at):
-                self.take(words.PROPERTY, "a property that ends in ';'")
+                self.take(_PROPERTY, "a property that ends in ';'")
             else:
                 place = self.at
-                found = self.take(words.TYPE, "type discrete [ COUNT ] { STATES };")
+                found = self.take(_TYPE, "type discrete [ COUNT ] { STATES };")
                 states = self.states(name, found[1], found[2], place)
             self.skip_blank()
         self.at = end.end()
         if states is None:
-            raise self.fail(
-                f"variable {name!r} has no type; expected type discrete [ COUNT ] {{ STATES }};", start
-            )
+            told = f"variable {name!r} has no type; expected type discrete [ COUNT ] {{ STATES }};"
+            raise self.fail(told, start)
         self.declared.variable(name, states, self.line(start))
 
     def states(self, name: str, count: str | None, text: str, place: int) -> list[str]:
         """Return the states listed in a type."""
         wanted = None if count is None else int(count) if len(count) < 10 else MAX_STATES + 1
-        found = words.states(text, wanted)
+        found = _states(text, wanted)
         if found[0] and not all(part.strip() for part in text.split(",")) and len(text.split(",")) == wanted:
             raise self.fail(f"variable {name!r} has a state without a name; expected words, or two quotes", place)
         if len(found) > 1:
@@ -156,8 +271,7 @@ class _Reader:
 
     def probability_block(self) -> None:
         start = self.at
-        header = self.take(words.PROBABILITY, "probability ( NAME | PARENTS ) {")[1]
-        names = words.header_names(header)
+        names = _header_names(self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")[1])
         if not names:
             raise self.fail("the probability block names no variable", start)
         known = self.declared.variables
@@ -166,23 +280,18 @@ class _Reader:
                 raise self.fail(f"{name!r} is no variable of the network", start)
         child, *parents = names
         self.declared.check_head(child, parents, self.line(start))
-        labels = [self.by_name[parent] for parent in parents]
-        own = _Table(start, [known[name] for name in (*parents, child)], labels)
+        own = _Table(start, [known[name] for name in (*parents, child)], [self.by_name[name] for name in parents])
         self.skip_blank()
-        while not (end := words.END.match(self.text, self.at)):
+        while not (end := _END.match(self.text, self.at)):
             self.statement(own)
             self.skip_blank()
         self.at = end.end()
         line = self.line(own.start)
         if own.table is None:
-
-            def line_of(index: tuple[int, ...]) -> int:
-                return self.line(own.places.get(index, start))
-
-            self.declared.rows(child, parents, own.rows, own.default, line, line_of)
+            self.declared.rows(child, parents, own.rows, own.default, line)
         elif own.rows or own.default is not None:
-            message = f"{child!r} has a table beside rows or a default; expected one or the other"
-            raise self.fail(message, own.start)
+            told = f"{child!r} has a table beside rows or a default; expected one or the other"
+            raise self.fail(told, own.start)
         else:
             self.declared.table(child, parents, _in_order(own.table, [v.n_states for v in own.scope]), line)
 
@@ -195,12 +304,11 @@ class _Reader:
             if index in own.rows:
                 given = ", ".join(str(v.states[s]) for v, s in zip(own.scope, index, strict=False))
                 raise self.fail(f"the row ({given}) of {name!r} is given twice", place)
-            own.rows[index] = self.numbers(numbers, place)
-            own.places[index] = place
+            own.rows[index] = self.numbers(numbers, place), self.line(place)
         elif self.text.startswith("property", place):
-            self.take(words.PROPERTY, "a property that ends in ';'")
+            self.take(_PROPERTY, "a property that ends in ';'")
         else:
-            found = self.take(words.TABLE, "a row ( LABELS ) NUMBERS ; or table NUMBERS ; or default NUMBERS ;")
+            found = self.take(_TABLE, "a row ( LABELS ) NUMBERS ; or table NUMBERS ; or default NUMBERS ;")
             values = self.numbers(found[2], place)
             if (own.table if found[1] == "table" else own.default) is not None:
                 raise self.fail(f"{name!r} has two {found[1]} lines", place)
@@ -211,30 +319,28 @@ class _Reader:
 
     def row(self, own: _Table, place: int) -> tuple[tuple[int, ...], str]:
         """Read `( LABELS ) NUMBERS ;`; return the positions of the states and the text of the numbers."""
-        found = words.ROW.match(self.text, place)
+        found = _ROW.match(self.text, place)
         known = own.known
-        labels = words.items(found[1], len(known)) if found else []
+        labels = _items(found[1], len(known)) if found else []
         if found and len(labels) == len(known) and all(x in k for x, k in zip(labels, known, strict=True)):
             self.at = found.end()
             return tuple(k[x] for x, k in zip(labels, known, strict=True)), found[2]
         # Labels may contain separators: only the declared states tell where a label ends.
-        ways = words.known_rows(self.text, place, known)
+        ways = _known_rows(self.text, place, known)
         if len(ways) > 1:
-            raise self.fail(
-                "the labels of the row can be read in two ways; double quotes around each settle it", place
-            )
+            told = "the labels of the row can be read in two ways; double quotes around each settle it"
+            raise self.fail(told, place)
         if ways:
             index, self.at = ways[0]
-            return index, self.take(words.NUMBERS, "the NUMBERS of a row and ';'")[1]
-        found = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
+            return index, self.take(_NUMBERS, "the NUMBERS of a row and ';'")[1]
+        found = self.take(_ROW, "a row ( LABELS ) NUMBERS ;")
         return self.row_index(found[1], own.scope[:-1], place), found[2]
 
     def row_index(self, labels: str, parents: list[Categorical], place: int) -> tuple[int, ...]:
-        items = words.items(labels, len(parents))
+        items = _items(labels, len(parents))
         if len(items) != len(parents):
-            raise self.fail(
-                f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents", place
-            )
+            text = f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents"
+            raise self.fail(text, place)
         try:
             return tuple(variable.index(label) for variable, label in zip(parents, items, strict=True))
         except CertimapError as error:
@@ -243,9 +349,9 @@ class _Reader:
     def numbers(self, text: str, place: int) -> Numbers:
         if "/" in text:
             text = re.sub(r"//[^\n]*", " ", text)
-        tokens = text.replace(",", " ").split()
-        text = "is no probability; expected numbers that are finite and not negative"
-        return numbers_of(tokens, lambda k: self.fail(f"{tokens[k]!r} {text}", place))
+        return numbers_of(
+            text.replace(",", " ").split(), "is no probability", lambda told, _: self.fail(told, place)
+        )
 
 
 def _in_order(table: Numbers, shape: list[int]) -> Numbers:
@@ -269,14 +375,13 @@ def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
     """
     names = [_written(n, n) for n in model.domain.names]
     states: list[list[str]] = []
-    for variable in model.domain:
+    lines = ["network unknown {", "}"]
+    for name, variable in zip(names, model.domain, strict=True):
         labels = variable.states if isinstance(variable, Categorical) else ()
         texts = [_written(str(s), variable.name) for s in labels]
         if len(set(texts)) < len(texts):
             raise ModelError(f"variable {variable.name!r} has two states that read the same in BIF")
         states.append(texts)
-    lines = ["network unknown {", "}"]
-    for name, texts in zip(names, states, strict=True):
         lines += [f"variable {name} {{", f"  type discrete [ {len(texts)} ] {{ {', '.join(texts)} }};", "}"]
     for factor in model.factors:
         *parents, child = factor.scope
@@ -295,7 +400,6 @@ def _written(text: str, variable: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
     if '"' in text:
-        raise ModelError(
-            f"{text!r} of variable {variable!r} cannot be written as BIF; expected text without double quotes"
-        )
+        told = f"{text!r} of variable {variable!r} cannot be written as BIF; expected text without double quotes"
+        raise ModelError(told)
     return f'"{text}"'

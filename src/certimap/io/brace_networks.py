@@ -40,10 +40,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from certimap.errors import ParseError
-from certimap.io.declared import Declared
+from certimap.io.declared import Declared, Rows
 from certimap.io.files import AnyPath, LineCounter, cut, line_of, read_text, write_text
-from certimap.io.identifiers import written_names
-from certimap.io.numbers import Numbers, numbers_of, written, written_rows
+from certimap.io.words import Numbers, numbers_of, written, written_names, written_rows
 from certimap.networks.bayesian import BayesianNetwork
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
@@ -70,21 +69,16 @@ class BraceEntry:
 
 @dataclass
 class BraceBlock:
-    """The content of a pair of braces, and the text before it.
-
-    `head`: the text before the opening brace. `at`: where `head` begins. `entries`: the values of each key, in
-    order. `statements`: texts that end in ';' (or the closing brace) and have no '='. `blocks`: the blocks inside.
-    """
+    """The content of a pair of braces, and the text before it."""
 
     head: str
-    at: int
-    entries: dict[str, list[BraceEntry]] = field(default_factory=dict[str, list[BraceEntry]])
-    statements: list[BraceEntry] = field(default_factory=list[BraceEntry])
+    at: int  # where the head begins
+    entries: dict[str, list[BraceEntry]] = field(default_factory=dict[str, list[BraceEntry]])  # by key, in order
+    statements: list[BraceEntry] = field(default_factory=list[BraceEntry])  # texts without an equals sign
     blocks: list[BraceBlock] = field(default_factory=list["BraceBlock"])
 
     @property
     def words(self) -> list[str]:
-        """The words of the head."""
         return words_of(self.head)
 
     def named(self, head: str) -> Iterator[BraceBlock]:
@@ -93,10 +87,7 @@ class BraceBlock:
 
 
 class Braces:
-    """A text of blocks, and errors that name its lines.
-
-    `path`, `text`: the file, and its content. `comments`: a pattern of its comments.
-    """
+    """A text of blocks with comments of some pattern, and errors that name its lines."""
 
     def __init__(self, path: AnyPath, text: str, comments: str) -> None:
         self.path = path
@@ -180,12 +171,12 @@ class Braces:
     def numbers(self, entry: BraceEntry, what: str) -> Numbers:
         """Read a list of numbers, ignoring parentheses."""
 
-        def refused(k: int) -> ParseError:
+        def refused(text: str, k: int) -> ParseError:
             word = list(re.finditer(r"[^\s(),]++", entry.value))[k]
-            text = f"{cut(word[0])} in the table of {what} is no probability; expected numbers that are finite and"
-            return self.fail(f"{text} not negative", self.text.find(entry.value, entry.at) + word.start())
+            return self.fail(text, self.text.find(entry.value, entry.at) + word.start())
 
-        return numbers_of(entry.value.translate(_LIST).split(), refused)
+        words = entry.value.translate(_LIST).split()
+        return numbers_of(words, f"in the table of {what} is no probability", refused)
 
 
 def words_of(text: str) -> list[str]:
@@ -212,12 +203,8 @@ _POTENTIAL = re.compile(r"potential\s*\((.*)\)\s*", re.DOTALL)
 _NET_NODE = re.compile(
     r"(?:(discrete|continuous)\s+)?(?:chance\s+)?(node|decision|utility|function|instance)\s+(\S.*)"
 )
-_REFUSED = {
-    "decision": "a decision",
-    "utility": "a utility node",
-    "function": "a function node",
-    "instance": "an instance of a class",
-}
+_REFUSED = {"decision": "a decision", "instance": "an instance of a class"}
+_NO_BLOCK = "{} begins no block; expected net, node or potential"
 
 
 def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
@@ -225,15 +212,14 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     source = Braces(path, read_text(path, encoding), PERCENT)
     declared = Declared(path)
     for entry in source.root.statements:
-        raise source.fail(f"{cut(entry.value)} begins no block; expected net, node or potential", entry.at)
+        raise source.fail(_NO_BLOCK.format(cut(entry.value)), entry.at)
     for block in source.root.blocks:
         potential = _POTENTIAL.fullmatch(block.head)
         if potential:
             _read_potential(source, declared, block, potential[1])
         elif block.words[:1] == ["class"]:
-            raise source.fail(
-                f"{cut(block.head)} is a class of an object-oriented network; expected a plain network", block.at
-            )
+            text = f"{cut(block.head)} is a class of an object-oriented network; expected a plain network"
+            raise source.fail(text, block.at)
         elif block.words[:1] != ["net"]:
             _read_net_node(source, declared, block)
     return declared.network()
@@ -242,10 +228,10 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 def _read_net_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
     found = _NET_NODE.fullmatch(" ".join(block.head.split()))
     if found is None:
-        raise source.fail(f"{cut(block.head)} begins no block; expected net, node or potential", block.at)
+        raise source.fail(_NO_BLOCK.format(cut(block.head)), block.at)
     name = found[3]
-    what = "a continuous node" if found[1] == "continuous" else _REFUSED.get(found[2])
-    if what is not None:
+    if found[1] == "continuous" or found[2] != "node":
+        what = "a continuous node" if found[1] == "continuous" else _REFUSED.get(found[2], f"a {found[2]} node")
         raise source.fail(f"{cut(name)} is {what}; expected discrete chance nodes", block.at)
     states = source.entry(block, "states")
     if states is None:
@@ -258,11 +244,8 @@ def _read_potential(source: Braces, declared: Declared, block: BraceBlock, heade
     names = words_of(own)
     line = source.line(block.at)
     if len(names) != 1:
-        raise source.fail(
-            f"the potential of {cut(own.strip())} is of {len(names)} variables; expected one, and behind a bar "
-            "its parents",
-            block.at,
-        )
+        text = f"the potential of {cut(own.strip())} is of {len(names)} variables"
+        raise source.fail(f"{text}; expected one, and behind a bar its parents", block.at)
     data = source.entry(block, "data")
     if data is not None:
         declared.table(names[0], words_of(given), source.numbers(data, cut(names[0])), line)
@@ -283,11 +266,8 @@ def write_net(model: BayesianNetwork, path: AnyPath) -> None:
     for factor in model.factors:
         *parents, child = factor.scope
         given = f" | {' '.join(names.names[p] for p in parents)}" if parents else ""
-        lines += [
-            f"potential ({names.names[child]}{given}) {{",
-            f"  data = {nested(written(factor), factor.shape)};",
-        ]
-        lines.append("}")
+        lines.append(f"potential ({names.names[child]}{given}) {{")
+        lines += [f"  data = {nested(written(factor), factor.shape)};", "}"]
     write_text(path, "\n".join(lines) + "\n")
 
 
@@ -299,7 +279,6 @@ def nested(numbers: list[str], shape: tuple[int, ...], between: str = " ") -> st
     return parts[0]
 
 
-LONGEST_NAME = 30  # characters of a name in a .dne
 _ReadNode = Callable[[Braces, Declared, BraceBlock, str], None]
 
 
@@ -353,10 +332,8 @@ def _dne_states(source: Braces, block: BraceBlock, name: str) -> list[str]:
     states, levels, count = (source.entry(block, key) for key in ("states", "levels", "numstates"))
     is_discrete = source.value(block, "discrete", "TRUE").upper() == "TRUE"
     if not is_discrete and levels is None:
-        raise source.fail(
-            f"{cut(name)} is a continuous node; expected discrete ones, or levels that cut it into intervals",
-            block.at,
-        )
+        text = f"{cut(name)} is a continuous node; expected discrete ones, or levels that cut it into intervals"
+        raise source.fail(text, block.at)
     if states is not None:
         found = words_of(states.value)
         if count is not None and count.value != str(len(found)):
@@ -400,7 +377,7 @@ def _read_dsl_node(source: Braces, declared: Declared, block: BraceBlock, name: 
 
 def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a network, parents first; identifiers have at most 30 characters, and titles keep other names."""
-    names = written_names(model, path, states_too=True, longest=LONGEST_NAME)
+    names = written_names(model, path, states_too=True, longest=30)
     lines = ["// ~->[DNET-1]->~", "", "bnet certimap {"]
     for child in model.topological_order:
         factor = model.factors[child]
@@ -466,29 +443,24 @@ class _DscReader:
         kind = next((b for b in block.blocks if b.head.startswith("type")), None)
         found = None if kind is None else _TYPE.fullmatch(kind.head)
         if kind is None or found is None:
-            raise self.source.fail(
-                f"node {cut(name)} has no type that is accepted; type: discrete[COUNT] = {{ STATES }}; is",
-                block.at,
-            )
+            text = f"node {cut(name)} has no type that is accepted; type: discrete[COUNT] = {{ STATES }}; is"
+            raise self.source.fail(text, block.at)
         states = [word for entry in kind.statements for word in words_of(entry.value)]
         if found[1] is not None and int(found[1]) != len(states):
-            raise self.source.fail(
-                f"node {cut(name)} has {len(states)} states where its type says {found[1]}", kind.at
-            )
+            text = f"node {cut(name)} has {len(states)} states where its type says {found[1]}"
+            raise self.source.fail(text, kind.at)
         self.declared.variable(name, states, self.source.line(block.at))
 
     def table(self, block: BraceBlock, header: str) -> None:
         own, _, given = header.partition("|")
         names, parents = words_of(own), words_of(given)
         if len(names) != 1:
-            raise self.source.fail(
-                f"the table of {cut(own.strip())} is of {len(names)} variables; expected one", block.at
-            )
+            text = f"the table of {cut(own.strip())} is of {len(names)} variables; expected one"
+            raise self.source.fail(text, block.at)
         name, line = names[0], self.source.line(block.at)
         if not parents and len(block.statements) == 1 and ":" not in block.statements[0].value:
             return self.declared.table(name, parents, self.source.numbers(block.statements[0], cut(name)), line)
-        rows: dict[tuple[int, ...], Numbers] = {}
-        places: dict[tuple[int, ...], int] = {}
+        rows: Rows = {}
         default: Numbers | None = None
         for entry in block.statements:
             index, numbers = self.row(entry, name)
@@ -497,20 +469,15 @@ class _DscReader:
             elif index in rows:
                 raise self.source.fail(f"the row {index} of {cut(name)} is doubled; expected once", entry.at)
             else:
-                rows[index], places[index] = numbers, entry.at
-
-        def line_of(index: tuple[int, ...]) -> int:
-            return self.source.line(places.get(index, block.at))
-
-        return self.declared.rows(name, parents, rows, default, line, line_of)
+                rows[index] = numbers, self.source.line(entry.at)
+        return self.declared.rows(name, parents, rows, default, line)
 
     def row(self, entry: BraceEntry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
         """Read one row: the numbers of the parents' states (None for the default), and its entries."""
         found = _ROW.fullmatch(entry.value)
         if found is None:
-            raise self.source.fail(
-                f"{cut(entry.value)} is no row of {cut(name)}; expected (NUMBERS): PROBABILITIES;", entry.at
-            )
+            text = f"{cut(entry.value)} is no row of {cut(name)}; expected (NUMBERS): PROBABILITIES;"
+            raise self.source.fail(text, entry.at)
         words = words_of(found[1] or "")
         index = None if found[2] else tuple(int(word[:9]) for word in words)
         return index, self.source.numbers(BraceEntry(found[3], entry.at), cut(name))

@@ -52,9 +52,8 @@ def children_first(
     waiting = [root]
     while waiting:
         node = waiting[-1]
-        known = state.get(node)
-        if known is not None:
-            if known == 1:
+        if node in state:
+            if state[node] == 1:
                 state[node] = 2
                 found.append(node)
             waiting.pop()
@@ -96,11 +95,7 @@ def add_leaf(builder: CircuitBuilder, variable: int, values: LeafValues) -> int:
 
 
 def over_own_variables(circuit: Circuit) -> Circuit:
-    """Return the part of a circuit reachable from its root, over the variables of its leaves alone.
-
-    Files number variables and may skip numbers. A variable without leaves would be free in the circuit, with
-    weight 1 in each state.
-    """
+    """Return the part below a circuit's root, over the variables of its leaves: files may skip numbers."""
     reached = circuit.reached()
     own = np.unique(circuit.leaf_var[reached & (circuit.leaf_var >= 0)])
     return circuit if len(own) == len(circuit.domain) else circuit.part(reached, own.astype(np.int64))
@@ -118,10 +113,7 @@ class Line:
 
 
 class NodeLines:
-    """The lines of a file, without blank ones and comments (a first word `c`).
-
-    `path`, `encoding`: the file. `header`: the first word of the file; None for a format without a header.
-    """
+    """The lines of a file, without blank ones and comments (a first word `c`), after its `header`, if any."""
 
     def __init__(self, path: AnyPath, encoding: str | None, header: str | None) -> None:
         self.path = path
@@ -129,14 +121,11 @@ class NodeLines:
         self.lines = [line for line in lines if line.words and line.words[0] != "c"]
         self.n_words = sum(len(line.words) for line in self.lines)
         self.header: Line | None = None
-        if header is not None and (not self.lines or self.lines[0].words[0] != header):
-            shown = cut(self.lines[0].words[0]) if self.lines else "nothing"
-            raise self.fail(
-                f"the file begins with {shown}; expected {header!r} and its counts",
-                self.lines[0] if self.lines else None,
-            )
         if header is not None:
-            self.header = self.lines.pop(0)
+            first = self.header = self.lines.pop(0) if self.lines else None
+            if first is None or first.words[0] != header:
+                shown = "nothing" if first is None else cut(first.words[0])
+                raise self.fail(f"the file begins with {shown}; expected {header!r} and its counts", first)
         if not self.lines:
             raise self.fail("has no node; expected one per line")
         if self.header is not None:
@@ -156,9 +145,8 @@ class NodeLines:
         words = line.words[start:stop]
         for word in words:
             if not _INTEGER.fullmatch(word):
-                raise self.fail(
-                    f"{cut(word)} stands where {what} is needed; expected an integer of at most nine digits", line
-                )
+                text = f"{cut(word)} stands where {what} is needed; expected an integer of at most nine digits"
+                raise self.fail(text, line)
         return list(map(int, words))
 
     def log_weights(self, line: Line, words: Sequence[str]) -> list[float]:
@@ -183,11 +171,8 @@ class NodeLines:
     def check_variables(self, largest: int, line: Line | None = None) -> int:
         """Return the number of variables; reject one far above the number of words in the file."""
         if not 1 <= largest <= FREE_VARIABLES + self.n_words:
-            raise self.fail(
-                f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable, "
-                f"and at most {FREE_VARIABLES:,} more than words",
-                line,
-            )
+            text = f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable"
+            raise self.fail(f"{text}, and at most {FREE_VARIABLES:,} more than words", line)
         return largest
 
     def children(self, line: Line, given: Sequence[int], known: dict[int, int]) -> list[int]:
@@ -225,9 +210,8 @@ def compared(
     """Return a circuit that agrees with the nodes of its file at seeded points; ParseError for any other.
 
     `circuit`: its variables have the file's numbers as names. `nodes`: children before parents. `log_weights`: of
-    literals, for formulas; None for files whose sums and leaves have weights. Half of the points are drawn
-    from the circuit. In the others each variable is drawn by itself, and in files with weights some variables are
-    summed out, in the first all. Cost: linear in the file, some microseconds per node.
+    literals, for formulas. Half of the points are drawn from the circuit. In the others each variable is drawn by
+    itself, and in files with weights some variables are summed out, in the first all.
     """
     if log_weights is None and (free := free_variables(circuit)):
         raise ParseError(f"was read as a circuit of variable {free[0]!r}, for which it has no leaf", path)
@@ -242,12 +226,14 @@ def compared(
         if not (our == own or abs(our - own) <= AGREEMENT * (1.0 + abs(our))):
             seen = [f"{v}={x:g}" for v, x in row.items() if x == x]
             shown = f"{', '.join(seen[:12])}{', ...' if len(seen) > 12 else ''}" or "of no variable"
-            raise ParseError(
-                f"gives the assignment {shown} the log value {own:.9g}, and what was read of it {our:.9g}; this "
-                "file is not understood, and nothing is guessed",
-                path,
-            )
+            text = f"gives the assignment {shown} the log value {own:.9g}, and what was read of it {our:.9g}"
+            raise ParseError(f"{text}; this file is not understood, and nothing is guessed", path)
     return circuit
+
+
+def finished(builder: CircuitBuilder, nodes: Iterable[OwnNode], path: AnyPath) -> Circuit:
+    """Return the circuit over the variables of its leaves, compared with the nodes of its file."""
+    return compared(over_own_variables(builder.build(normalised=False)), nodes, path)
 
 
 def _points(circuit: Circuit, sums_out: bool) -> list[list[float]]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Variable
-from certimap.errors import ModelError, ParseError, did_you_mean
-from certimap.io.files import AnyPath, cut
-from certimap.io.numbers import Numbers
+from certimap.errors import ParseError, did_you_mean
+from certimap.io.files import AnyPath, cut, parsing
+from certimap.io.words import Numbers
 from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
-LineOf = Callable[[tuple[int, ...]], int | None]  # of a row, by the states of its parents
+Rows = dict[tuple[int, ...], tuple[Numbers, int]]  # a row and its line, by the positions of the parents' states
 MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
 
@@ -31,14 +31,11 @@ class _Node:
     parents: tuple[str, ...]
     line: int | None
     pieces: Callable[[Categorical, list[Categorical]], Pieces]
-    line_of: LineOf  # the line of a row
+    rows: Rows
 
 
 class Declared:
-    """The variables and tables of a file, in any order.
-
-    `path`: the file, for errors and warnings.
-    """
+    """The variables and tables of a file, in any order."""
 
     def __init__(self, path: AnyPath) -> None:
         self.path = path
@@ -54,29 +51,21 @@ class Declared:
         """Declare a variable."""
         if name in self.variables:
             raise self.fail(f"variable {cut(name)} is declared twice; expected once", line)
-        try:
+        with parsing(self.path, line):
             self.variables[name] = Categorical(name, tuple(states))
-        except ModelError as error:
-            raise self.fail(str(error), line) from None
         self._lines[name] = line
 
     def table(
         self, name: str, parents: Sequence[str], numbers: Numbers, line: int | None, *, first_fastest: bool = False
     ) -> None:
-        """Give a variable its table: its own states fastest, then its last parent, the first parent slowest.
-
-        With `first_fastest`, the first parent is the fastest of the parents instead.
-        """
+        """Give a variable its table: its own states fastest, then its last parent, or its first one."""
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = [v.n_states for v in above]
-            if math.prod(sizes) * child.n_states != len(numbers.values):
-                raise self.fail(
-                    f"the table of {cut(name)} has {len(numbers.values):,} entries; expected "
-                    f"{_product(child, above)}",
-                    line,
-                )
-            if not first_fastest or len(above) < 2:
+            if math.prod(sizes) * child.n_states != (n := len(numbers.values)):
+                text = f"the table of {cut(name)} has {n:,} entries; expected {_product(child, above)}"
+                raise self.fail(text, line)
+            if not first_fastest:
                 return [(tuple(parents), name, numbers.reshape(*sizes, child.n_states))]
             turned = numbers.reshape(*reversed(sizes), child.n_states)
             return [(tuple(parents), name, turned.transpose(*reversed(range(len(above))), len(above)))]
@@ -87,43 +76,36 @@ class Declared:
         self,
         name: str,
         parents: Sequence[str],
-        rows: Mapping[tuple[int, ...], Numbers],
+        rows: Rows,
         default: Numbers | None,
         line: int | None,
-        line_of: LineOf,
     ) -> None:
-        """Give a variable a row for each combination of its parents' states, by their positions.
-
-        `default`: every other row; None for none. `line_of`: returns the line of a row.
-        """
+        """Give a variable a row for each combination of its parents' states; `default` is every other row."""
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = tuple(v.n_states for v in above)
-            for index, row in rows.items():
+            for index, (row, at) in rows.items():
                 if len(index) != len(sizes) or any(map(operator.ge, index, sizes)):
-                    raise self.fail(
-                        f"the row {index} of {cut(name)} names no states of its parents; expected below {sizes}",
-                        line_of(index),
-                    )
-                if len(row.values) != child.n_states:
-                    raise self.fail(_entries(name, len(row.values), child.n_states), line_of(index))
+                    text = f"the row {index} of {cut(name)} names no states of its parents; expected below {sizes}"
+                    raise self.fail(text, at)
+                self._check_length(name, row, child, at)
             if default is not None:
-                if len(default.values) != child.n_states:
-                    raise self.fail(_entries(name, len(default.values), child.n_states), line)
+                self._check_length(name, default, child, line)
                 self._count((math.prod(sizes) - len(rows)) * child.n_states, line)
             found: list[Numbers] = []
             for index in itertools.product(*map(range, sizes)):
-                row = rows.get(index, default)
+                row, _ = rows.get(index, (default, line))
                 if row is None:
-                    raise self.fail(
-                        f"{cut(name)} has {len(rows)} rows; expected {math.prod(sizes)}, or a default: "
-                        f"none is for ({_labels(above, index)})",
-                        line,
-                    )
+                    text = f"{cut(name)} has {len(rows)} rows; expected {math.prod(sizes)}, or a default"
+                    raise self.fail(f"{text}: none is for ({_labels(above, index)})", line)
                 found.append(row)
             return [(tuple(parents), name, Numbers.stacked(found).reshape(*sizes, child.n_states))]
 
-        self._node(name, parents, line, pieces, line_of)
+        self._node(name, parents, line, pieces, rows)
+
+    def _check_length(self, name: str, row: Numbers, child: Categorical, line: int | None) -> None:
+        if (n := len(row.values)) != child.n_states:
+            raise self.fail(f"a row of {cut(name)} has {n} entries here; expected {child.n_states}", line)
 
     def uniform(self, name: str, parents: Sequence[str], line: int | None) -> None:
         """Give a variable equal probabilities in every row."""
@@ -138,19 +120,13 @@ class Declared:
         """Give a variable one certain state per configuration of its parents, the last parent fastest."""
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
-            if len(states) != math.prod(v.n_states for v in above):
-                raise self.fail(
-                    f"{cut(name)} has {len(states):,} resulting states for "
-                    f"{math.prod(v.n_states for v in above):,} configurations of its parents",
-                    line,
-                )
+            if len(states) != (n := math.prod(v.n_states for v in above)):
+                text = f"{cut(name)} has {len(states):,} resulting states for {n:,} configurations of its parents"
+                raise self.fail(text, line)
             for state in states:
                 if state not in child:
-                    raise self.fail(
-                        f"{cut(name)} results in {cut(state)}, which is no state of it"
-                        f"{did_you_mean(state, map(str, child.states))}",
-                        line,
-                    )
+                    guess = did_you_mean(state, map(str, child.states))
+                    raise self.fail(f"{cut(name)} results in {cut(state)}, which is no state of it{guess}", line)
             shape = self._expanded(child, above, line)
             table = np.zeros((len(states), child.n_states))
             table[np.arange(len(states)), [child.index(state) for state in states]] = 1.0
@@ -199,13 +175,9 @@ class Declared:
             return [list(range(k)) for k in sizes]
         starts = [0, *itertools.accumulate(sizes)]
         found = [list(order[a:b]) for a, b in itertools.pairwise(starts)]
-        is_order = [sorted(own) == list(range(k)) for own, k in zip(found, sizes, strict=True)]
-        if len(order) != starts[-1] or not all(is_order):
-            raise self.fail(
-                f"the strengths of the noisy node {cut(name)} are no order of its parents' states; expected the "
-                "numbers of each parent's states, each once",
-                line,
-            )
+        if len(order) != starts[-1] or list(map(sorted, found)) != [list(range(k)) for k in sizes]:
+            text = f"the strengths of the noisy node {cut(name)} are no order of its parents' states"
+            raise self.fail(f"{text}; expected the numbers of each parent's states, each once", line)
         return found
 
     def _expanded(self, child: Categorical, above: list[Categorical], line: int | None) -> tuple[int, ...]:
@@ -216,11 +188,8 @@ class Declared:
     def _count(self, n_entries: int, line: int | None) -> None:
         self._n_expanded += n_entries
         if self._n_expanded > MAX_EXPANDED:
-            raise self.fail(
-                f"the tables up to here that are not written out have more than {MAX_EXPANDED:,} entries, the "
-                "most that is accepted in a file",
-                line,
-            )
+            text = f"the tables up to here that are not written out have more than {MAX_EXPANDED:,} entries"
+            raise self.fail(f"{text}, the most that is accepted in a file", line)
 
     def check_head(self, name: str, parents: Sequence[str], line: int | None) -> None:
         """Raise ParseError for a second table of a variable, a variable named twice, or too many parents."""
@@ -237,10 +206,10 @@ class Declared:
         parents: Sequence[str],
         line: int | None,
         pieces: Callable[[Categorical, list[Categorical]], Pieces],
-        line_of: LineOf | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self.check_head(name, parents, line)
-        self._nodes[name] = _Node(tuple(parents), line, pieces, line_of or (lambda _: line))
+        self._nodes[name] = _Node(tuple(parents), line, pieces, rows or {})
 
     def network(self) -> BayesianNetwork:
         """Return the network; warn once when rows add to 1 within 1e-3 but not within 1e-6: they are rescaled.
@@ -272,25 +241,19 @@ class Declared:
                 raise self.fail(
                     f"the distribution of {cut(name)} given ({_labels(given, wrong)}) adds to "
                     f"{total:.10g}; expected 1 within 0.001, or a row of zeros",
-                    node.line_of(wrong),
+                    node.rows[wrong][1] if wrong in node.rows else node.line,
                 )
             cpts.append(factor)
         normalise.warn()
-        try:
+        with parsing(self.path):
             return BayesianNetwork(domain, cpts, helpers)
-        except ModelError as error:
-            raise self.fail(str(error)) from None
 
     def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, _Node]]:
         node = self._nodes.get(name)
         if node is None:
             raise self.fail(f"variable {cut(name)} has no table; each variable needs one", self._lines[name])
-        try:
+        with parsing(self.path, node.line):
             made = node.pieces(self.variables[name], [self.variables[p] for p in node.parents])
-        except ParseError:
-            raise
-        except ModelError as error:
-            raise self.fail(str(error), node.line) from None
         return [(*piece, node) for piece in made]
 
 
@@ -306,10 +269,6 @@ def _product(child: Categorical, above: Sequence[Categorical]) -> str:
     sizes = [*(v.n_states for v in above), child.n_states]
     total = math.prod(sizes)
     return f"{total:,}" if len(sizes) == 1 else f"{' x '.join(map(str, sizes))} = {total:,}"
-
-
-def _entries(name: str, count: int, wanted: int) -> str:
-    return f"a row of {cut(name)} has {count} entries here; expected {wanted}"
 
 
 def _labels(given: Sequence[Variable], states: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from certimap.core.arguments import shown
-from certimap.errors import ModelError, ParseError, WriteError, did_you_mean
+from certimap.errors import CertimapError, ModelError, ParseError, WriteError, did_you_mean
 
 AnyPath = str | PathLike[str]
 
@@ -72,11 +72,8 @@ def _unpacked(path: AnyPath, data: bytes) -> bytes:
             parts.append(part)
             n_bytes += len(part)
             if n_bytes > limit:
-                raise ParseError(
-                    f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size; unpack it first to "
-                    "read it all the same",
-                    path,
-                )
+                text = f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size"
+                raise ParseError(f"{text}; unpack it first to read it all the same", path)
     return b"".join(parts)
 
 
@@ -100,11 +97,8 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
     data = read_bytes(path)
     marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     if encoding is None and marked is None and data[:4096].count(0) * 4 >= len(data[:4096]) > 0:
-        raise ParseError(
-            "holds NUL characters as UTF-16 does; encoding= (--encoding in the shell) names its encoding, such as "
-            "'utf-16-le'",
-            path,
-        )
+        told = "holds NUL characters as UTF-16 does; encoding= (--encoding in the shell) names its encoding"
+        raise ParseError(f"{told}, such as 'utf-16-le'", path)
     if not isinstance(encoding, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ParseError(f"encoding is {shown(encoding)}; expected a name {_ENCODINGS}", path)
     chosen = encoding or marked or "utf-8"
@@ -117,9 +111,8 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
         name = "UTF-8" if chosen == "utf-8-sig" else chosen
         flaw = f"has the byte {data[start]:#04x} that is not {name}" if data[start:] else f"is not {name}"
         line = data[:start].count(b"\n") + 1
-        raise ParseError(
-            f"{flaw}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}", path, line
-        ) from None
+        told = f"{flaw}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}"
+        raise ParseError(told, path, line) from None
     except (LookupError, ValueError):  # a ValueError for a NUL in the name
         raise ParseError(f"{encoding!r} is no text encoding; expected a name {_ENCODINGS}", path) from None
 
@@ -134,6 +127,17 @@ def parsed_json(path: AnyPath, encoding: str | None = None) -> Any:
         raise ParseError("nests too deeply; expected an object, or a list of objects", path) from None
     except ValueError as error:  # a number with thousands of digits
         raise ParseError(f"holds a number that is too long ({error})", path) from None
+
+
+@contextmanager
+def parsing(path: AnyPath, line: int | None = None) -> Generator[None]:
+    """Turn errors of models and queries into ParseErrors of a file, if they are none."""
+    try:
+        yield
+    except ParseError:
+        raise
+    except CertimapError as error:
+        raise ParseError(str(error), path, line) from None
 
 
 @contextmanager
@@ -185,9 +189,8 @@ def write_text(path: AnyPath, text: str) -> None:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ModelError(
-            f"{fspath(path)}: a name holds {error.object[error.start]!r}, which UTF-8 cannot hold"
-        ) from None
+        told = f"{fspath(path)}: a name holds {error.object[error.start]!r}, which UTF-8 cannot hold"
+        raise ModelError(told) from None
     write_bytes(path, data)
 
 

@@ -88,7 +88,7 @@ FORMATS: dict[str, Format] = table_of(
         "json",
         "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",
         "json_models:read_json",
-        "linear_gaussian:write_linear_gaussian",
+        "json_models:write_linear_gaussian",
         _LINEAR_GAUSSIAN,
     ),
     _format("jpc", "circuits (Juice)", "jpc:read_jpc", "jpc:write_jpc", _CIRCUIT),
@@ -122,11 +122,8 @@ def format_of(
         if name in TABLES and what == "model":
             raise ParseError("holds a table, and no model; cm.learn.hclt(data) learns a model from its rows", path)
         told = f".{name}" if name else "a name without a suffix"
-        raise ParseError(
-            f"{told!r} names no {what} format; expected {suffixes(table, ', ')}, each with "
-            f".gz{did_you_mean(name, table)}",
-            path,
-        )
+        text = f"{told!r} names no {what} format; expected {suffixes(table, ', ')}"
+        raise ParseError(f"{text}, each with .gz{did_you_mean(name, table)}", path)
     return found
 
 
@@ -177,8 +174,6 @@ def write(model: Any, path: AnyPath, format: str | None = None) -> None:
     """
     chosen = format_of(path, format)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):
-        raise ModelError(
-            f"a {type(model).__name__} cannot be written to {fspath(path)}: .{chosen.name} holds {chosen.holds}; "
-            ".npz holds any model"
-        )
+        text = f"a {type(model).__name__} cannot be written to {fspath(path)}: .{chosen.name} holds {chosen.holds}"
+        raise ModelError(f"{text}; .npz holds any model")
     chosen.writer(model, path)

@@ -25,18 +25,8 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.circuits.nodewise import Leaf, OwnNode, log_normal
 from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import ModelError, ParseError
-from certimap.io.circuit_records import (
-    MAX_ENTRIES,
-    Line,
-    NodeLines,
-    add_leaf,
-    compared,
-    define,
-    joined_size,
-    log_complement,
-    numbered,
-    over_own_variables,
-)
+from certimap.io import circuit_records as records
+from certimap.io.circuit_records import Line, NodeLines, add_leaf
 from certimap.io.files import AnyPath, read_bytes, write_text
 from certimap.io.pyjuice import read_pyjuice
 
@@ -80,9 +70,8 @@ class _Reader:
                 raise
             except ModelError as error:
                 raise self.lines.fail(str(error), line) from None
-            define(self.lines, line, self.known, key, node)
-        circuit = over_own_variables(self.builder.build(normalised=False))
-        return compared(circuit, map(_own_node, self.lines), self.lines.path)
+            records.define(self.lines, line, self.known, key, node)
+        return records.finished(self.builder, map(_own_node, self.lines), self.lines.path)
 
     def domain(self) -> Domain:
         """Return the variables, after checking the layout of every line."""
@@ -93,15 +82,16 @@ class _Reader:
             variable, size = self.leaf(line)
             if variable == 0:
                 continue
-            if not joined_size(sizes, variable, size):
+            if not records.joined_size(sizes, variable, size):
                 raise self.lines.fail(f"variable {variable} is real and discrete; expected one or the other", line)
             if line.words[0] != "L":
                 others.add(variable)
             leaves.append(variable)
         n = self.lines.check_variables(max(sizes, default=0))
-        if sum(sizes[v] for v in leaves) > MAX_ENTRIES:
-            raise self.lines.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
-        return numbered(sizes, range(1, n + 1), set(range(1, n + 1)) - others)
+        if sum(sizes[v] for v in leaves) > records.MAX_ENTRIES:
+            text = f"has leaves with more than {records.MAX_ENTRIES:,} entries in all, the most accepted"
+            raise self.lines.fail(text)
+        return records.numbered(sizes, range(1, n + 1), set(range(1, n + 1)) - others)
 
     def leaf(self, line: Line) -> tuple[int, int]:
         """Return a leaf's variable and the number of states needed (0 if real); (0, 0) for other nodes."""
@@ -120,11 +110,8 @@ class _Reader:
         if kind in ("I", "B"):
             size = self.lines.integers(line, "a number of states", 4, 5)[0] + 1
         if variable < 1 or not (kind == "G" or 1 <= size <= MAX_STATES):
-            raise self.lines.fail(
-                f"variable {variable} with {size} states is none; expected variables from 1 and up to "
-                f"{MAX_STATES} states",
-                line,
-            )
+            text = f"variable {variable} with {size} states is none"
+            raise self.lines.fail(f"{text}; expected variables from 1 and up to {MAX_STATES} states", line)
         return variable, size
 
     def node(self, line: Line) -> int:
@@ -150,7 +137,7 @@ class _Reader:
     def binomial(self, line: Line) -> list[float]:
         n = self.lines.integers(line, "N", 4, 5)[0]
         log_p = self.lines.log_probability(line, line.words[5], "0")
-        log_q = log_complement(log_p)
+        log_q = records.log_complement(log_p)
         return [
             math.lgamma(n + 1)
             - math.lgamma(k + 1)
@@ -175,7 +162,7 @@ def _own_node(line: Line) -> OwnNode:
     elif kind == "I":
         leaf = [-math.inf] * int(words[1]) + [0.0]
     elif kind == "B":
-        n, log_p, log_q = int(words[1]), numbers[1], log_complement(numbers[1])
+        n, log_p, log_q = int(words[1]), numbers[1], records.log_complement(numbers[1])
         ratios = [math.log((n - k) / (k + 1)) + log_p - log_q for k in range(n)] if log_p else []
         leaf = list(itertools.accumulate(ratios, initial=n * log_q)) if log_p else [-math.inf] * n + [0.0]
     return OwnNode(int(key), variable=abs(first), leaf=leaf)

@@ -3,42 +3,44 @@
 deeprob-kit's files (`save_spn_json`) have `edges`, or `links` from older versions of networkx, from children to
 parents; SparC's (`CircuitSerializer`) list the children of each node. Variables of circuits are named by their
 numbers in the file, from 0; numbers without leaves are dropped. States are 0, 1, ....
+
+Linear-Gaussian networks are written by hand: an object with `format` ("linear-gaussian") and `variables`, a list.
+A discrete variable has `name`, `states`, `parents` (discrete ones; absent for none) and `table`, nested lists with
+one level per parent and its own states last. A real one has `name`, `parents`, `intercept`, `coefficients` and
+`sd`, as `LinearGaussian` takes them.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from certimap.circuits import nodewise
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.nodewise import OwnNode, log_normal
 from certimap.core.arguments import is_list
-from certimap.core.domain import MAX_STATES
-from certimap.densities.linear_gaussian import LinearGaussianNetwork
-from certimap.errors import ModelError, ParseError
-from certimap.io import linear_gaussian
-from certimap.io.circuit_records import (
-    FREE_VARIABLES,
-    MAX_ENTRIES,
-    Record,
-    add_leaf,
-    children_first,
-    compared,
-    is_record,
-    items,
-    joined_size,
-    numbered,
-    over_own_variables,
-    shown,
-)
-from certimap.io.files import AnyPath, cut, parsed_json
+from certimap.core.arrays import Floats
+from certimap.core.domain import MAX_STATES, Categorical
+from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
+from certimap.errors import ModelError, ParseError, did_you_mean
+from certimap.io import circuit_records as records
+from certimap.io.circuit_records import Record, add_leaf, is_record, items
+from certimap.io.files import AnyPath, cut, parsed_json, parsing, write_text
+from certimap.io.native import decoded_label, discrete_part, encoded_label
+from certimap.networks.bayesian import BayesianNetwork
 
 MAX_FLOAT = sys.float_info.max
+_LINEAR_GAUSSIAN = "linear-gaussian"
+_DISCRETE = ("name", "states", "parents", "table")
+_REAL = ("name", "parents", "intercept", "coefficients", "sd")
+_TOP = ("format", "variables", "hidden")
 _SPARC = "gcw-circuit-v1"
 _EDGE = ("source", "target", "idx")
 Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
@@ -47,21 +49,13 @@ Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights 
 def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGaussianNetwork:
     """Read a circuit of deeprob-kit or SparC, or a linear-Gaussian network."""
     data = parsed_json(path, encoding)
-    if is_record(data) and data.get("format") == linear_gaussian.FORMAT:
-        return linear_gaussian.linear_gaussian_of_record(path, data)
-    if not is_record(data) or not isinstance(data.get("nodes"), list):
-        raise ParseError(
-            "has no list of nodes; expected a circuit of deeprob-kit or SparC, or the format "
-            f"{linear_gaussian.FORMAT!r}",
-            path,
-        )
-    reader = _Sparc(path, data) if "format" in data else _Deeprob(path, data)
-    try:
-        return reader.circuit()
-    except ParseError:
-        raise
-    except ModelError as error:
-        raise ParseError(str(error), path) from None
+    with parsing(path):
+        if is_record(data) and data.get("format") == _LINEAR_GAUSSIAN:
+            return _linear_gaussian(data)
+        if not is_record(data) or not isinstance(data.get("nodes"), list):
+            text = f"a circuit of deeprob-kit or SparC, or the format {_LINEAR_GAUSSIAN!r}"
+            raise ParseError(f"has no list of nodes; expected {text}", path)
+        return (_Sparc(path, data) if "format" in data else _Deeprob(path, data)).circuit()
 
 
 @dataclass
@@ -90,18 +84,18 @@ class _Reader:
 
     def integer(self, value: Any, what: str) -> int:
         if type(value) is not int or not 0 <= value < 2**31:
-            raise self.fail(f"{shown(value)} is {what}; expected an integer of at least 0")
+            raise self.fail(f"{records.shown(value)} is {what}; expected an integer of at least 0")
         return value
 
     def number(self, value: Any, what: str) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not -MAX_FLOAT <= value <= MAX_FLOAT:  # integers may exceed floats
-            raise self.fail(f"{shown(value)} is {what}; expected a finite number")
+            raise self.fail(f"{records.shown(value)} is {what}; expected a finite number")
         return float(value)
 
     def numbers(self, value: Any, what: str) -> list[float]:
         if not isinstance(value, list):
-            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is expected")
+            raise self.fail(f"{records.shown(value)} stands where a list of numbers, {what}, is expected")
         return [self.number(item, what) for item in items(value)]
 
     def probabilities(self, value: Any, what: str) -> list[float]:
@@ -142,16 +136,12 @@ class _Reader:
     def check_sizes(self, sizes: Mapping[int, int], n_entries: int) -> int:
         """Return the largest variable; reject absurd numbers of variables, states or entries."""
         largest = max(sizes, default=-1)
-        if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
-            raise self.fail(
-                f"has the variable {largest:,} in {len(self.nodes):,} nodes; expected at least one, and none "
-                f"beyond {FREE_VARIABLES:,} more than nodes"
-            )
-        if n_entries > MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
-            raise self.fail(
-                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; "
-                f"expected at most {MAX_ENTRIES:,} and {MAX_STATES:,}"
-            )
+        if largest < 0 or largest > records.FREE_VARIABLES + len(self.nodes):
+            text = f"has the variable {largest:,} in {len(self.nodes):,} nodes; expected at least one"
+            raise self.fail(f"{text}, and none beyond {records.FREE_VARIABLES:,} more than nodes")
+        if n_entries > records.MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
+            text = f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states"
+            raise self.fail(f"{text}; expected at most {records.MAX_ENTRIES:,} and {MAX_STATES:,}")
         return largest
 
     def leaf(self, node: int) -> Leaf:
@@ -176,7 +166,7 @@ class _Reader:
         return None
 
     def circuit(self) -> Circuit:
-        order = children_first(
+        order = records.children_first(
             self.root, self.below, lambda _, child: self.fail(f"the edges form a cycle through node {child}")
         )
         sizes: dict[int, int] = {}
@@ -188,15 +178,14 @@ class _Reader:
                 variable, values = leaves[node] = self.leaf(node)
                 needs = [(variable, len(values) if isinstance(values, list) else 0)]
             for variable, size in needs:
-                if not joined_size(sizes, variable, size):
+                if not records.joined_size(sizes, variable, size):
                     raise self.fail(f"variable {variable} is real and discrete; expected one or the other")
         largest = self.check_sizes(sizes, sum(sizes[v] for v, _ in leaves.values()))
-        builder = CircuitBuilder(numbered(sizes, range(largest + 1)))
+        builder = CircuitBuilder(records.numbered(sizes, range(largest + 1)))
         ids: dict[int, int] = {}
         for node in order:
             ids[node] = add_leaf(builder, *leaves[node]) if node in leaves else self.inner(builder, node, ids)
-        circuit = over_own_variables(builder.build(normalised=False))
-        return compared(circuit, (n for node in order for n in self.own_nodes(node)), self.path)
+        return records.finished(builder, (n for node in order for n in self.own_nodes(node)), self.path)
 
 
 class _Deeprob(_Reader):
@@ -214,7 +203,7 @@ class _Deeprob(_Reader):
         places: dict[int, dict[int, int]] = {}
         for edge in items(edges):
             if not is_record(edge):
-                raise self.fail(f"{shown(edge)} is no edge; expected objects with source, target and idx")
+                raise self.fail(f"{records.shown(edge)} is no edge; expected objects with source, target and idx")
             child, parent, place = (self.integer(edge.get(key), f"the {key} of an edge") for key in _EDGE)
             if place in places.setdefault(parent, {}):
                 raise self.fail(f"node {parent} has two children at the place {place}; expected one")
@@ -229,7 +218,7 @@ class _Deeprob(_Reader):
     def params(self, node: int) -> Record:
         found = self.field(self.nodes[node].record, "params", node)
         if not is_record(found):
-            raise self.fail(f"node {node} has the params {shown(found)}; expected an object")
+            raise self.fail(f"node {node} has the params {records.shown(found)}; expected an object")
         return found
 
     def leaf(self, node: int) -> Leaf:
@@ -243,10 +232,8 @@ class _Deeprob(_Reader):
             )
             return self.variable(record, node), (mean, sd)
         if kind != "Categorical":
-            raise self.fail(
-                f"node {node} is a leaf of the class {cut(kind)}; expected Bernoulli, Categorical, Gaussian or "
-                "BinaryCLT"
-            )
+            text = f"node {node} is a leaf of the class {cut(kind)}"
+            raise self.fail(f"{text}; expected Bernoulli, Categorical, Gaussian or BinaryCLT")
         logs = self.probabilities(self.field(params, "probabilities", node), f"a probability of node {node}")
         states = self.field(params, "categories", node)
         places = [self.integer(s, f"a category of node {node}") for s in items(states)]
@@ -255,10 +242,8 @@ class _Deeprob(_Reader):
             or len({*places}) < len(places)
             or not 0 <= max(places, default=-1) < MAX_STATES
         ):
-            raise self.fail(
-                f"node {node} has {len(places)} categories and {len(logs)} probabilities; expected as many of "
-                f"one as of the other, and categories below {MAX_STATES}"
-            )
+            text = f"node {node} has {len(places)} categories and {len(logs)} probabilities"
+            raise self.fail(f"{text}; expected as many of one as of the other, and categories below {MAX_STATES}")
         own = [-math.inf] * (max(places) + 1)
         for place, log in zip(places, logs, strict=True):
             own[place] = log
@@ -270,7 +255,7 @@ class _Deeprob(_Reader):
         scope = self.field(self.nodes[node].record, "scope", node)
         found = [self.integer(v, f"a variable of node {node}") for v in items(scope)]
         if not found or len(set(found)) < len(found):
-            raise self.fail(f"node {node} has the scope {shown(scope)}; expected distinct variables")
+            raise self.fail(f"node {node} has the scope {records.shown(scope)}; expected distinct variables")
         return found
 
     def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
@@ -285,9 +270,8 @@ class _Deeprob(_Reader):
         table = self.tables(params, node, len(scope))
         n = len(scope)
         if len(parents) != n or not all(type(p) is int and -1 <= p < n for p in parents):
-            raise self.fail(
-                f"node {node} has the tree {shown(tree)}; expected the place of each variable's parent"
-            )
+            text = f"node {node} has the tree {records.shown(tree)}; expected the place of each variable's parent"
+            raise self.fail(text)
         below: list[list[int]] = [list[int]() for _ in range(n)]
         roots = [i for i in range(n) if parents[i] == -1]
         for i in range(n):
@@ -367,7 +351,7 @@ class _Sparc(_Reader):
     def __init__(self, path: AnyPath, data: Record) -> None:
         super().__init__(path, data)
         if data["format"] != _SPARC:
-            raise self.fail(f"is of the format {shown(data['format'])}; expected {_SPARC!r}")
+            raise self.fail(f"is of the format {records.shown(data['format'])}; expected {_SPARC!r}")
         self.root = self.integer(data.get("root"), "the root")
         for record in items(data["nodes"]):
             key = self.define(record, "kind", "SparC")
@@ -398,10 +382,8 @@ class _Sparc(_Reader):
             state = self.integer(self.field(record, "value", node), f"the state of node {node}")
             logs = [0.0 if k == state else -math.inf for k in range(size)]
         else:
-            raise self.fail(
-                f"node {node} is of the kind {cut(kind)}; expected sum, product, categorical, bernoulli, literal, "
-                "indicator, discrete_logistic or gaussian"
-            )
+            text = f"node {node} is of the kind {cut(kind)}; expected sum, product, categorical, bernoulli"
+            raise self.fail(f"{text}, literal, indicator, discrete_logistic or gaussian")
         if not logs:
             raise self.fail(f"node {node} has no probability; expected one per state")
         return variable, logs
@@ -445,3 +427,109 @@ def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:
 
     ends = [-math.inf, *((k - 0.5 - mean) / scale for k in range(1, size)), math.inf]
     return [log_between(low, high) for low, high in itertools.pairwise(ends)]
+
+
+def _linear_gaussian(data: Record) -> LinearGaussianNetwork:
+    _check_keys(data, _TOP, "the file", ("variables",))
+    states: dict[str, Sequence[Any]] = {}
+    parents: dict[str, list[str]] = {}
+    tables: dict[str, Floats] = {}
+    nodes: list[LinearGaussian] = []
+    for number, record in enumerate(_list(data["variables"], "variables")):
+        name = record.get("name") if is_record(record) else None
+        if not is_record(record) or not isinstance(name, str):
+            raise ModelError(f"variable {number} (from 0) has no name; expected an object with a name as text")
+        what = f"variable {cut(name)}"
+        if name in states or any(node.variable == name for node in nodes):
+            raise ModelError(f"{what} is declared twice; expected once")
+        above = _names(record.get("parents", []), f"parents of {what}")
+        if "states" in record:
+            _check_keys(record, _DISCRETE, f"the discrete {what}", ("table",))
+            states[name] = [decoded_label(x) for x in _list(record["states"], f"states of {what}")]
+            parents[name], tables[name] = above, _array(record["table"], f"table of {what}")
+            continue
+        _check_keys(record, _REAL, f"the real {what}", ("sd",))
+        intercept = _array(record.get("intercept", 0.0), f"intercept of {what}")
+        coefficients = _array(record.get("coefficients", []), f"coefficients of {what}")
+        sd = _array(record["sd"], f"sd of {what}")
+        nodes.append(LinearGaussian(name, above, intercept, coefficients, sd))
+    real = [node.variable for node in nodes]
+    for name, above in parents.items():
+        for parent in above:
+            if parent in real:
+                told = f"the discrete variable {name!r} has the real parent {parent!r}"
+                raise ModelError(f"{told}; expected discrete ones alone")
+    hidden = _names(data.get("hidden", []), "hidden")
+    if not states:
+        return LinearGaussianNetwork(nodes)
+    made = BayesianNetwork.from_cpts(states, parents, tables)
+    discrete = BayesianNetwork(made.domain, made.factors, hidden) if hidden else made
+    return LinearGaussianNetwork(nodes, discrete)
+
+
+def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:
+    """Write a network as JSON; numbers read back exactly.
+
+    ModelError if the discrete part is not a Bayesian network, and for labels that JSON cannot hold.
+    """
+    discrete = discrete_part(model)
+    variables: list[Record] = []
+    if discrete is not None:
+        for variable, factor in zip(discrete.domain, discrete.factors, strict=True):
+            assert isinstance(variable, Categorical)
+            states = [encoded_label(label, variable.name) for label in variable.states]
+            parents = [discrete.domain.names[v] for v in factor.scope[:-1]]
+            variables.append(
+                {"name": variable.name, "states": states, "parents": parents, "table": factor.table.tolist()}
+            )
+    for node in model.nodes:
+        given = {"intercept": node.intercept, "coefficients": node.coefficients, "sd": node.sd}
+        numbers = {key: np.asarray(values).tolist() for key, values in given.items()}
+        variables.append({"name": node.variable, "parents": list(node.parents), **numbers})
+    top: dict[str, str | list[str]] = {"format": _LINEAR_GAUSSIAN}
+    if model.hidden:
+        top["hidden"] = sorted(model.hidden)
+    lines = ",\n".join(f"  {json.dumps(v, allow_nan=False)}" for v in variables)
+    write_text(path, f'{json.dumps(top)[:-1]}, "variables": [\n{lines}\n]}}\n')
+
+
+def _check_keys(record: Record, known: Sequence[str], what: str, needed: Sequence[str]) -> None:
+    for key in record:
+        if key not in known:
+            text = f"{what} has the key {cut(str(key))}"
+            raise ModelError(f"{text}; expected {', '.join(known)}{did_you_mean(str(key), known)}")
+    for key in needed:
+        if key not in record:
+            raise ModelError(f"{what} has no {key}; expected one")
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not is_list(value):
+        raise ModelError(f"{what}: {records.shown(value)} is no list; expected one")
+    return value
+
+
+def _names(value: Any, what: str) -> list[str]:
+    names = _list(value, what)
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"{what}: {records.shown(name)} is no name; expected text")
+    return names
+
+
+def _array(value: Any, what: str) -> Floats:
+    """Return nested lists of numbers as an array."""
+    stack: list[Any] = [value]
+    while stack:
+        x = stack.pop()
+        if is_list(x):
+            stack += x
+        elif not isinstance(x, int | float) or isinstance(x, bool):
+            text = f"{what}: {records.shown(x)} is no number; expected numbers, in lists where there are several"
+            raise ModelError(text)
+    try:
+        return np.array(value, np.float64)
+    except ValueError:
+        raise ModelError(f"{what} holds lists of different lengths; expected one number per combination") from None
+    except OverflowError:
+        raise ModelError(f"{what} holds a number beyond floats; expected finite numbers") from None

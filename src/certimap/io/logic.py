@@ -49,7 +49,7 @@ from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import Line, NodeLines, children_first, compared, define, log_complement
 from certimap.io.files import AnyPath, cut, read_text
-from certimap.io.numbers import log_of_text
+from certimap.io.words import log_of_text
 
 TRUE, FALSE = -1, -2
 MAX_SCOPE_BITS = 2**33  # limit on nodes times variables: the memory for the scopes of all nodes
@@ -118,11 +118,8 @@ class LogicBuilder:
         if root == FALSE:
             raise ParseError("the formula is false: it has no model, and so no distribution", self.path)
         if len(self._builder) * self.n_variables > MAX_SCOPE_BITS:
-            raise ParseError(
-                f"has {len(self._builder):,} nodes and {self.n_variables:,} variables, too many to fill up the "
-                "variables that branches leave out",
-                self.path,
-            )
+            text = f"has {len(self._builder):,} nodes and {self.n_variables:,} variables"
+            raise ParseError(f"{text}, too many to fill up the variables that branches leave out", self.path)
         self._builder.product([self._free_leaf(0) if root == TRUE else root])
         try:
             circuit = smoothed(self._builder.build(normalised=False))
@@ -163,9 +160,8 @@ def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = Non
         found: dict[int, float] = {}
         for literal, weight in given.items():
             if not (math.isfinite(weight) and weight >= 0.0) or not literal:
-                raise ModelError(
-                    f"literal {literal} has the weight {weight}; expected finite numbers that are not negative"
-                )
+                text = f"literal {literal} has the weight {weight}; expected finite numbers that are not negative"
+                raise ModelError(text)
             found[int(literal)] = math.log(weight) if weight > 0.0 else -math.inf
         n_variables = 0
         where = path
@@ -174,11 +170,8 @@ def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = Non
         where = given
     for literal in found:
         if -literal not in found:
-            raise ParseError(
-                f"literal {literal} has a weight and {-literal} has none; both are needed, as conventions for the "
-                "other differ",
-                where,
-            )
+            text = f"literal {literal} has a weight and {-literal} has none"
+            raise ParseError(f"{text}; both are needed, as conventions for the other differ", where)
     return found, n_variables
 
 

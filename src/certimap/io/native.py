@@ -18,15 +18,14 @@ import numpy as np
 from certimap.checker import models
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind, leaf_kinds
+from certimap.core.arguments import is_list, is_tuple, plain_scalar
 from certimap.core.arrays import Array, Floats, Ints
-from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.domain import Categorical, Domain, Label, Real, Variable
 from certimap.core.named import at
-from certimap.densities.linear_gaussian import LinearGaussianNetwork
+from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.array_files import ArrayParts, read_arrays, write_arrays
 from certimap.io.files import AnyPath
-from certimap.io.identifiers import decoded_label, encoded_label
-from certimap.io.linear_gaussian import arrays_of_linear_gaussian, linear_gaussian_of_arrays
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork, Network
@@ -256,7 +255,7 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
         return "circuit", arrays_of_circuit(model)
     if isinstance(model, LinearGaussianNetwork):
-        return "linear-gaussian", arrays_of_linear_gaussian(model)
+        return "linear-gaussian", _linear_gaussian_arrays(model)
     for kind, network in _NETWORKS.items():
         if isinstance(model, network):
             return kind, _network_arrays(model)
@@ -264,9 +263,8 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     own = f"{cls.__module__}:{cls.__qualname__}"
     kind = next((kind for kind, known in _registered.items() if known is cls), own if own in _OWN else None)
     if kind is None:
-        raise ModelError(
-            f"the class {cls.__name__} is not known to the native format; certimap.io.native.register adds it"
-        )
+        text = f"the class {cls.__name__} is not known to the native format; certimap.io.native.register adds it"
+        raise ModelError(text)
     return kind, {str(name): np.asarray(values) for name, values in model.to_arrays().items()}
 
 
@@ -274,7 +272,7 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
     if kind == "circuit":
         return circuit_of_arrays(domain, arrays)
     if kind == "linear-gaussian":
-        return linear_gaussian_of_arrays(domain, arrays)
+        return _linear_gaussian(domain, arrays)
     if kind in _NETWORKS:
         return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
@@ -329,3 +327,83 @@ def _decoded_domain(encoded: Any) -> Domain:
         else:
             variables.append(Real(str(item["name"]), float(item["interval"][0]), float(item["interval"][1])))
     return Domain(variables)
+
+
+def encoded_label(label: Any, variable: str) -> Any:
+    """Return a label as a JSON value; only tuples become lists.
+
+    Raises ModelError for a label that JSON cannot hold.
+    """
+    value = plain_scalar(label)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if is_tuple(value):
+        return [encoded_label(part, variable) for part in value]
+    told = f"the state {label!r} of variable {variable!r} is a {type(value).__name__}"
+    raise ModelError(f"{told}; text, numbers, booleans and tuples of these can be written")
+
+
+def decoded_label(value: Any) -> Label:
+    """Invert `encoded_label`."""
+    return tuple(decoded_label(part) for part in value) if is_list(value) else value
+
+
+def discrete_part(model: LinearGaussianNetwork) -> BayesianNetwork | None:
+    """Return the discrete part of a network; ModelError unless it is a Bayesian network."""
+    if model.discrete is None or isinstance(model.discrete, BayesianNetwork):
+        return model.discrete
+    text = f"the discrete variables of this network are in a {type(model.discrete).__name__}"
+    raise ModelError(f"{text}; files hold those in a BayesianNetwork")
+
+
+def _linear_gaussian_arrays(model: LinearGaussianNetwork) -> dict[str, Array]:
+    """Return the arrays of the native format, without the domain: each kind of parameter concatenated."""
+    discrete = discrete_part(model)
+    factors: tuple[Factor, ...] = () if discrete is None else discrete.factors
+    nodes = model.nodes
+    names = model.domain.names
+
+    def joined(parts: list[Any]) -> Floats:
+        return np.concatenate([np.zeros(0), *(np.asarray(part, np.float64).reshape(-1) for part in parts)])
+
+    scopes = [list(f.scope) for f in factors]
+    parents = [[names.index(parent) for parent in node.parents] for node in nodes]
+    return {
+        "scope_lengths": np.array([len(scope) for scope in scopes], np.int64),
+        "scopes": np.array([v for scope in scopes for v in scope], np.int64),
+        "tables": joined([f.table for f in factors]),
+        "hidden": np.array(sorted(model.hidden), np.str_),
+        "parent_counts": np.array([len(above) for above in parents], np.int64),
+        "parents": np.array([v for above in parents for v in above], np.int64),
+        "intercepts": joined([node.intercept for node in nodes]),
+        "coefficients": joined([node.coefficients for node in nodes]),
+        "sds": joined([node.sd for node in nodes]),
+    }
+
+
+def _linear_gaussian(domain: Domain, arrays: Mapping[str, Array]) -> LinearGaussianNetwork:
+    """Build a network from its domain and arrays; ModelError or a numpy error if they do not fit."""
+    sizes: list[int] = domain.n_states.tolist()
+    n_discrete = sum(size > 0 for size in sizes)
+    if any(size == 0 for size in sizes[:n_discrete]):
+        raise ModelError("the real variables do not follow the discrete ones")
+    take = {name: ArrayParts(arrays[name]) for name in ("scopes", "tables", "parents")}
+    take |= {name: ArrayParts(arrays[name]) for name in ("intercepts", "coefficients", "sds")}
+    factors: list[Factor] = []
+    for length in arrays["scope_lengths"].tolist():
+        scope = take["scopes"].integers(length, n_discrete)
+        factors.append(Factor(scope, take["tables"].numbers([sizes[v] for v in scope])))
+    nodes: list[LinearGaussian] = []
+    for name, length in zip(domain.names[n_discrete:], arrays["parent_counts"].tolist(), strict=True):
+        above = take["parents"].integers(length, len(sizes))
+        shape = [sizes[v] for v in above if sizes[v]]
+        n_real = len(above) - len(shape)
+        intercept, sd = take["intercepts"].numbers(shape), take["sds"].numbers(shape)
+        coefficients = take["coefficients"].numbers([*shape, n_real])
+        nodes.append(LinearGaussian(name, [domain.names[v] for v in above], intercept, coefficients, sd))
+    if any(taker.left for taker in take.values()):
+        raise ModelError("its arrays do not fit each other")
+    if not n_discrete:
+        return LinearGaussianNetwork(nodes)
+    hidden = [str(name) for name in arrays["hidden"].tolist()]
+    return LinearGaussianNetwork(nodes, BayesianNetwork(domain.subset(range(n_discrete)), factors, hidden))

@@ -32,18 +32,8 @@ from certimap.core.arguments import is_sequence
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ParseError
-from certimap.io.circuit_records import (
-    FREE_VARIABLES,
-    MAX_ENTRIES,
-    Record,
-    add_leaf,
-    compared,
-    is_record,
-    items,
-    numbered,
-    over_own_variables,
-    shown,
-)
+from certimap.io import circuit_records as records
+from certimap.io.circuit_records import Record, add_leaf, compared, is_record, items
 from certimap.io.files import AnyPath, cut
 
 _ALLOWED = frozenset(
@@ -192,12 +182,12 @@ def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
 class _Reader:
     """Reads one vector of nodes after the other."""
 
-    def __init__(self, path: AnyPath, records: Sequence[Any]) -> None:
+    def __init__(self, path: AnyPath, vectors: Sequence[Any]) -> None:
         self.path = path
         self.records: list[Record] = []
-        for record in records:
+        for record in vectors:
             if not is_record(record):
-                raise self.fail(f"holds {shown(record)} where a vector of nodes is expected")
+                raise self.fail(f"holds {records.shown(record)} where a vector of nodes is expected")
             self.records.append(record)
         if not self.records:
             raise self.fail("is a pickle without vectors of nodes; expected one that pyjuice wrote")
@@ -218,16 +208,18 @@ class _Reader:
             elif kind == "Sum":
                 self.ids.append(self.sums(k))
             else:
-                raise self.fail(f"vector {k} is of the type {shown(kind)}; expected Input, Product or Sum")
+                raise self.fail(f"vector {k} is of the type {records.shown(kind)}; expected Input, Product or Sum")
         if len(self.ids[-1]) != 1:
             raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
-        return compared(over_own_variables(self.builder.build(normalised=False)), self.own_nodes(), self.path)
+        return compared(
+            records.over_own_variables(self.builder.build(normalised=False)), self.own_nodes(), self.path
+        )
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)
         if type(value) is not int or not 0 < value < 2**31:
-            raise self.fail(f"vector {k} has the {key} {shown(value)}; expected a positive integer")
+            raise self.fail(f"vector {k} has the {key} {records.shown(value)}; expected a positive integer")
         return value
 
     def size(self, k: int) -> tuple[int, int]:
@@ -254,7 +246,8 @@ class _Reader:
     def children(self, k: int) -> list[int]:
         found = items(self.records[k].get("chs"))
         if not found or any(type(c) is not int or not 0 <= c < k for c in found):
-            raise self.fail(f"vector {k} has the children {shown(found)}; expected numbers of vectors before it")
+            text = f"vector {k} has the children {records.shown(found)}; expected numbers of vectors before it"
+            raise self.fail(text)
         return found
 
     def leaves(self, k: int) -> tuple[int, list[Floats | tuple[float, float]]]:
@@ -262,7 +255,7 @@ class _Reader:
         record = self.records[k]
         scope = items(record.get("scope"))
         if len(scope) != 1 or type(scope[0]) is not int or not 0 <= scope[0] < 2**31:
-            raise self.fail(f"vector {k} has the scope {shown(scope)}; expected one variable")
+            raise self.fail(f"vector {k} has the scope {records.shown(scope)}; expected one variable")
         try:
             dist = read_pickle(record["dist"]) if isinstance(record.get("dist"), bytes) else None
         except BadPickle as error:
@@ -273,12 +266,12 @@ class _Reader:
         blocks, block = self.size(k)
         n = blocks * block
         per_node = self.states(k, dist, "num_cats") if name == "Categorical" else _PER_NODE[name]
-        if n * max(per_node, 1) > MAX_ENTRIES:
+        if n * max(per_node, 1) > records.MAX_ENTRIES:
             raise self.fail(f"vector {k} has {n:,} leaves, more than are accepted")
         if name == "Literal":
             literal = dist.attributes.get("lit")
             if literal not in (0, 1):
-                raise self.fail(f"vector {k} has the literal {shown(literal)}; expected 0 or 1")
+                raise self.fail(f"vector {k} has the literal {records.shown(literal)}; expected 0 or 1")
             return scope[0], [np.eye(2)[int(literal)]] * n
         rows = self.params(k, n * per_node).reshape(n, per_node)
         if name == "Gaussian":
@@ -297,7 +290,7 @@ class _Reader:
     def states(self, k: int, dist: Instance, key: str) -> int:
         size = dist.attributes.get(key)
         if type(size) is not int or not 1 <= size <= MAX_STATES:
-            raise self.fail(f"vector {k} has {shown(size)} states; expected 1 to {MAX_STATES}")
+            raise self.fail(f"vector {k} has {records.shown(size)} states; expected 1 to {MAX_STATES}")
         return size
 
     def domain(self, leaves: dict[int, tuple[int, list[Floats | tuple[float, float]]]]) -> Domain:
@@ -308,11 +301,11 @@ class _Reader:
             if sizes.setdefault(variable, size) != size:
                 raise self.fail(f"variable {variable} has leaves of {sizes[variable]} and of {size} states")
         largest = max(sizes, default=-1)
-        if not 0 <= largest <= FREE_VARIABLES + len(self.records):
+        if not 0 <= largest <= records.FREE_VARIABLES + len(self.records):
             raise self.fail(f"has the variable {largest:,} in {len(self.records):,} vectors, which is beyond them")
-        if sum(len(values) * sizes[variable] for variable, values in leaves.values()) > MAX_ENTRIES:
-            raise self.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
-        return numbered(sizes, range(largest + 1))
+        if sum(len(values) * sizes[variable] for variable, values in leaves.values()) > records.MAX_ENTRIES:
+            raise self.fail(f"has leaves with more than {records.MAX_ENTRIES:,} entries in all, the most accepted")
+        return records.numbered(sizes, range(largest + 1))
 
     def inputs(self, variable: int, values: list[Floats | tuple[float, float]]) -> list[int]:
         for own in values:
@@ -353,7 +346,7 @@ class _Reader:
         if edges.shape[0] != 2 or np.any((edges < 0) | (edges >= limits)):
             raise self.fail(f"vector {k} has edges to blocks that are not there")
         weights = self.params(k, edges.shape[1] * block * width).reshape(-1, block, width)
-        if np.any(weights < 0.0) or blocks * block > MAX_ENTRIES:
+        if np.any(weights < 0.0) or blocks * block > records.MAX_ENTRIES:
             raise self.fail(f"vector {k} has a negative weight, or too many nodes")
         own: list[tuple[list[int], list[float]]] = [(list[int](), list[float]()) for _ in range(blocks * block)]
         with np.errstate(divide="ignore"):

@@ -28,7 +28,7 @@ from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import compared
 from certimap.io.files import AnyPath, read_bytes, read_text, replacing
-from certimap.io.numbers import log_of_text
+from certimap.io.words import log_of_text
 
 _KINDS: dict[str, int] = {
     "indicator": NodeKind.CATEGORICAL,
@@ -239,10 +239,8 @@ class _Reader:
         n_params[indicators] = sizes[variable[indicators]]
         n_params[real] = self.length[real] - 2
         if n_params.sum() > MAX_PARAMS:
-            raise ParseError(
-                f"has indicators with {int(n_params.sum()):,} entries in all; expected at most {MAX_PARAMS:,}",
-                self.path,
-            )
+            text = f"has indicators with {int(n_params.sum()):,} entries in all; expected at most {MAX_PARAMS:,}"
+            raise ParseError(text, self.path)
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
         params = np.full(int(param_ptr[-1]), -np.inf)
         params[param_ptr[indicators] + states] = 0.0

@@ -145,9 +145,8 @@ def separator_of(text: str) -> str:
     """Return the separator for a user's word; QueryError for anything but a known name or one character."""
     sign = _BY_NAME.get(text, text)
     if len(sign) != 1 or sign in '"\r\n\0' or sign.isalnum():
-        raise QueryError(
-            f"{text!r} is no separator; one character, or {', '.join(sorted(_BY_NAME)[1:])} is expected"
-        )
+        told = f"{text!r} is no separator; one character, or {', '.join(sorted(_BY_NAME)[1:])} is expected"
+        raise QueryError(told)
     return sign
 
 
@@ -170,9 +169,8 @@ def _sniffed(path: AnyPath, text: str) -> str:
     regular = [sign for sign in wide if len(set(widths[sign])) == 1]
     if len(regular) > 1:
         named = " and ".join(SEPARATORS[sign] for sign in regular[:2])
-        raise ParseError(
-            f"{named} cut its rows equally well; separator= (--separator in the shell) settles it", path
-        )
+        told = f"{named} cut its rows equally well; separator= (--separator in the shell) settles it"
+        raise ParseError(told, path)
     return (regular or wide or [","])[0]
 
 

@@ -16,12 +16,13 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath, cut, line_of, read_text, write_text
-from certimap.io.numbers import Numbers, numbers_of, written
+from certimap.io.files import AnyPath, cut, line_of, parsing, read_text, write_text
+from certimap.io.words import Numbers, numbers_of, written
 from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.network import MarkovNetwork, Network
@@ -57,10 +58,8 @@ def read_evidence(
         return [_case(tokens)]
     cases = [_case(tokens) for _ in range(tokens.integer("the number of cases"))]
     if tokens.at < len(values):
-        raise tokens.fail(
-            f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them; "
-            "expected one or the other"
-        )
+        told = f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them"
+        raise tokens.fail(f"{told}; expected one or the other")
     return cases
 
 
@@ -111,9 +110,8 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
     if tokens.at < len(tokens.words):
-        raise tokens.fail(
-            f"{cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
-        )
+        word = cut(tokens.words[tokens.at])
+        raise tokens.fail(f"{word} follows the {count} query variables that the file counts")
     if len(set(variables)) < len(variables):
         doubled = next(v for v in variables if variables.count(v) > 1)
         raise tokens.fail(f"variable {doubled} is queried twice; name it once", 0)
@@ -217,26 +215,25 @@ class Tokens:
 
     def fail(self, message: str, at: int | None = None) -> ParseError:
         wanted = self.at if at is None else at
-        if wanted >= len(self.words):
-            return ParseError(message, self.path, line_of(self.text.rstrip(), len(self.text.rstrip())))
-        for k, found in enumerate(re.finditer(r"\S+", self.text)):
-            if k == wanted:
-                return ParseError(message, self.path, line_of(self.text, found.start()))
-        return ParseError(message, self.path)
+        found = next(islice(re.finditer(r"\S+", self.text), wanted, None), None)
+        place = len(self.text.rstrip()) if found is None else found.start()
+        return ParseError(message, self.path, line_of(self.text, place))
 
-    def integers(self, n: int, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
-        """Take n integers, each at least `low` and below `high`."""
+    def taken(self, n: int, what: str) -> list[str]:
         words = self.words[self.at : self.at + n]
         if len(words) < n:
             raise self.fail(f"the file ends where {what} is needed", len(self.words))
+        return words
+
+    def integers(self, n: int, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
+        """Take n integers, each at least `low` and below `high`."""
         values: list[int] = []
-        for k, word in enumerate(words):
+        for k, word in enumerate(self.taken(n, what)):
             value = int(word) if INTEGER.fullmatch(word) else None
             if value is None or not low <= value < high:
                 limit = f"at least {low}" if high == LARGEST else f"from {low} to {high - 1}"
-                raise self.fail(
-                    f"{cut(word)} stands where {what} is needed; expected an integer {limit}", self.at + k
-                )
+                text = f"{cut(word)} stands where {what} is needed; expected an integer {limit}"
+                raise self.fail(text, self.at + k)
             values.append(value)
         self.at += n
         return values
@@ -246,15 +243,8 @@ class Tokens:
 
     def numbers(self, n: int, what: str) -> Numbers:
         """Take n finite nonnegative numbers of any size."""
-        words = self.words[self.at : self.at + n]
-        if len(words) < n:
-            raise self.fail(f"the file ends where an entry of {what} is needed", len(self.words))
-
-        def refused(k: int) -> ParseError:
-            text = f"{cut(words[k])} is an entry of {what}; expected numbers that are finite and not negative"
-            return self.fail(text, self.at + k)
-
-        values = numbers_of(words, refused)
+        words = self.taken(n, f"an entry of {what}")
+        values = numbers_of(words, f"is an entry of {what}", lambda text, k: self.fail(text, self.at + k))
         self.at += n
         return values
 
@@ -285,11 +275,8 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     n = tokens.integer("the number of variables")
     sizes = tokens.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
     if sum(sizes) > FREE_STATES + len(tokens.words):
-        raise tokens.fail(
-            f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words; expected at most "
-            f"{FREE_STATES:,} more states than words",
-            2,
-        )
+        told = f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words"
+        raise tokens.fail(f"{told}; expected at most {FREE_STATES:,} more states than words", 2)
     scopes = [_scope(tokens, n) for _ in range(tokens.integer("the number of functions"))]
     domain = Domain.of_sizes(sizes)
     is_bayes = kind == "BAYES" and _is_bayesian(path, scopes, n)
@@ -298,14 +285,11 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
         raise tokens.fail(f"{cut(tokens.words[tokens.at])} follows the last table; expected the end of the file")
     order = _order_of(path, text, tables, is_bayes)
     factors = [table.factor(order) for table in tables]
-    if is_bayes:
-        factors = _normalised(tokens, tables, factors)
     if not is_bayes:
         return MarkovNetwork(domain, factors)
-    try:
+    factors = _normalised(tokens, tables, factors)
+    with parsing(path):
         return BayesianNetwork(domain, factors)
-    except ModelError as error:
-        raise ParseError(str(error), path) from None
 
 
 def _scope(tokens: Tokens, n: int) -> list[int]:
@@ -391,11 +375,8 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
     children = sorted(scope[-1] for scope in scopes if scope)
     if len(scopes) == n and children == list(range(n)):
         return True
-    warnings.warn(
-        f"{path}: the functions of this BAYES file are not one conditional table per variable; "
-        "their product is read as a Markov network",
-        stacklevel=3,
-    )
+    text = "the functions of this BAYES file are not one conditional table per variable"
+    _warn(path, f"{text}; their product is read as a Markov network")
     return False
 
 

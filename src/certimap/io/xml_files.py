@@ -27,8 +27,7 @@ from certimap.core.domain import Categorical
 from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_bytes, read_text, write_text
-from certimap.io.identifiers import written_names
-from certimap.io.numbers import Numbers, numbers_of, written
+from certimap.io.words import Numbers, numbers_of, written, written_names
 from certimap.networks.bayesian import BayesianNetwork
 
 MAX_BYTES = 2**28
@@ -123,33 +122,15 @@ class _Tree(ContentHandler):
 
 def _numbers(path: AnyPath, element: Element, tag: str, name: str) -> Numbers:
     """Return the probabilities in the elements inside with a tag."""
-    words = element.words(tag)
-
-    def refused(k: int) -> ParseError:
-        text = (
-            f"{cut(words[k])} in the table of {cut(name)} is no probability; expected numbers that are finite and"
-        )
-        return ParseError(f"{text} not negative", path, element.line)
-
-    return numbers_of(words, refused)
-
-
-def xml_text(text: str) -> str:
-    """Return a text as the content of an element; ModelError for text that XML cannot hold or would trim."""
-    return escape(_checked(text))
-
-
-def xml_attribute(text: str) -> str:
-    """Return a text as the value of an attribute, with its quotes; ModelError for text that XML cannot hold."""
-    return quoteattr(_checked(text))
+    what = f"in the table of {cut(name)} is no probability"
+    return numbers_of(element.words(tag), what, lambda text, _: ParseError(text, path, element.line))
 
 
 def _checked(text: str) -> str:
+    """Return a text; ModelError for one that XML cannot hold or would trim."""
     if not text or _UNWRITABLE.search(text) or text != " ".join(text.split()):
-        raise ModelError(
-            f"the name {cut(text)} cannot be written as XML; expected text without control characters, and with "
-            "single blanks inside"
-        )
+        told = f"the name {cut(text)} cannot be written as XML"
+        raise ModelError(f"{told}; expected text without control characters, and with single blanks inside")
     return text
 
 
@@ -182,9 +163,8 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: bool) -> None:
     name = node.attributes.get("id", "")
     if node.tag not in _KINDS:
-        raise ParseError(
-            f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}", path, node.line
-        )
+        text = f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}"
+        raise ParseError(text, path, node.line)
     declared.variable(name, [state.attributes.get("id", "") for state in node.all("state")], node.line)
     parents = node.words("parents")
     if node.tag == "deterministic":
@@ -212,15 +192,15 @@ def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
     for child in model.topological_order:
         factor = model.factors[child]
-        lines.append(f"<cpt id={xml_attribute(names.names[child])}>")
-        lines += [f"<state id={xml_attribute(state)}/>" for state in names.states[child]]
+        lines.append(f"<cpt id={quoteattr(_checked(names.names[child]))}>")
+        lines += [f"<state id={quoteattr(_checked(state))}/>" for state in names.states[child]]
         if len(factor.scope) > 1:
             lines.append(f"<parents>{' '.join(names.names[p] for p in factor.scope[:-1])}</parents>")
         lines += [f"<probabilities>{' '.join(written(factor))}</probabilities>", "</cpt>"]
     lines += ["</nodes>", "<extensions>", '<genie version="1.0" app="certimap" name="certimap">']
     for k, (name, label) in enumerate(zip(names.names, names.labels, strict=True)):
         x, y = 20 + 140 * (k % 10), 20 + 80 * (k // 10)
-        shown = xml_text(" ".join(label.split()) or name)
+        shown = escape(_checked(" ".join(label.split()) or name))
         lines.append(
             f'<node id="{name}"><name>{shown}</name><position>{x} {y} {x + 100} {y + 40}</position></node>'
         )
@@ -238,9 +218,8 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
         name = _only(path, variable, "NAME")
         kind = variable.attributes.get("TYPE", "nature")
         if kind != "nature":
-            raise ParseError(
-                f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature'", path, variable.line
-            )
+            told = f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature'"
+            raise ParseError(told, path, variable.line)
         states = [outcome.text.strip() for tag in ("OUTCOME", "VALUE") for outcome in variable.all(tag)]
         declared.variable(name, states, variable.line)
     for tag in ("DEFINITION", "PROBABILITY"):
@@ -264,12 +243,12 @@ def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
     Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
     """
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
-    names = [xml_text(name) for name in model.domain.names]
+    names = [escape(_checked(name)) for name in model.domain.names]
     for variable, name in zip(model.domain, names, strict=True):
         texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
         if len(set(texts)) < len(texts):
             raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
-        outcomes = "".join(f"<OUTCOME>{xml_text(text)}</OUTCOME>" for text in texts)
+        outcomes = "".join(f"<OUTCOME>{escape(_checked(text))}</OUTCOME>" for text in texts)
         lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
     for factor in model.factors:
         *parents, child = factor.scope

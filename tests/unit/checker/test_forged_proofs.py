@@ -10,7 +10,7 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.verdict import shown
-from certimap.io.identifiers import encoded_label
+from certimap.io.native import encoded_label
 from certimap_lab.proofs import random_case, solved, states_of
 
 

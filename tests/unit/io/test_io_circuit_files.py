@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.io import jpc, json_models, read, spn, write
+from certimap.io import read, spn, write
 from certimap.io.logic import LogicBuilder
 
 
@@ -639,7 +639,6 @@ def test_formulas_read_as_others_are_noticed(tmp_path, monkeypatch, suffix, text
 
 @pytest.mark.parametrize(("suffix", "text"), GAPS[:3])
 def test_variables_that_the_file_does_not_have_are_noticed(tmp_path, monkeypatch, suffix, text):
-    for module in (json_models, jpc):
-        monkeypatch.setattr(module, "over_own_variables", lambda circuit: circuit)
+    monkeypatch.setattr("certimap.io.circuit_records.over_own_variables", lambda circuit: circuit)
     with pytest.raises(cm.ParseError, match=r"was read as a circuit of variable '[01]', for which it has no leaf"):
         read_text(tmp_path, suffix, text)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from certimap import io
 from certimap.core.domain import Domain
 from certimap.errors import ParseError
-from certimap.io.numbers import log_of_text, read_numbers, written
+from certimap.io.words import log_of_text, read_numbers, written
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 
 TWO_FACTORS = "MARKOV\n1\n2\n2\n1 0\n1 0\n2\n1 1e-400\n2\n1e-250 1e200\n"

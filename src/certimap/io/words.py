@@ -1,10 +1,11 @@
-"""Numbers as text: numbers beyond the range of doubles are read into natural logs, and written from them."""
+"""Words of network files: numbers of any size, beyond the range of doubles as natural logs, and identifiers."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -12,13 +13,18 @@ from decimal import Context, Decimal
 import numpy as np
 
 from certimap.core.arrays import Floats
+from certimap.core.domain import Categorical
+from certimap.errors import ModelError
+from certimap.io.files import AnyPath, cut
 from certimap.networks.factor import Factor
+from certimap.networks.network import Network
 
 _EXPONENT_LIMIT = 10**17  # the largest power of ten in Decimal
 _EXACT = Context(prec=40, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _WRITTEN = Context(prec=20, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _HAS_DIGIT = re.compile(r"[^eE]*[1-9]")
 _IS_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,17})?", re.ASCII)
+_OTHER = re.compile(r"[^A-Za-z0-9_]")
 _LOG_SMALLEST = math.log(sys.float_info.min)  # below it doubles lose digits
 _LOG_LARGEST = math.log(sys.float_info.max)
 
@@ -100,11 +106,12 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
     return Numbers(values, logs)
 
 
-def numbers_of(words: Sequence[str], refused: Callable[[int], Exception]) -> Numbers:
-    """Read finite nonnegative numbers; raise what `refused` returns for the index of the first other word."""
+def numbers_of(words: Sequence[str], what: str, fail: Callable[[str, int], Exception]) -> Numbers:
+    """Read finite nonnegative numbers; at the first other word, raise what `fail` makes of text and index."""
     values = read_numbers(words)
     if values is None:
-        raise refused(next(k for k, word in enumerate(words) if read_numbers([word]) is None))
+        k = next(k for k, word in enumerate(words) if read_numbers([word]) is None)
+        raise fail(f"{cut(words[k])} {what}; expected numbers that are finite and not negative", k)
     return values
 
 
@@ -125,3 +132,60 @@ def written_rows(factor: Factor) -> Iterator[tuple[tuple[int, ...], list[str]]]:
     texts, size = written(factor), factor.shape[-1]
     for row, index in enumerate(np.ndindex(factor.shape[:-1])):
         yield index, texts[row * size : (row + 1) * size]
+
+
+@dataclass(frozen=True)
+class WrittenNames:
+    """Written names of a model's variables and states.
+
+    `names`, `states`: in the order of the domain; one list of states for each variable. `labels`: the model's own
+    names, for formats with a field for a title.
+    """
+
+    names: list[str]
+    states: list[list[str]]
+    labels: tuple[str, ...]
+
+
+def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: int | None = None) -> WrittenNames:
+    """Return names that are identifiers: a letter, then letters, digits and underscores.
+
+    States are converted too where `states_too`, else kept as text; names have at most `longest` characters. Warns
+    once if anything is converted; raises ModelError if two states of a variable are equal as text.
+    """
+    names = _identifiers(model.domain.names, "x", longest)
+    changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]
+    states: list[list[str]] = []
+    for variable in model.domain:
+        texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
+        if len(set(texts)) < len(texts):
+            raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
+        own = _identifiers(texts, "s", longest) if states_too else texts
+        changed += [pair for pair in zip(texts, own, strict=True) if pair[0] != pair[1]]
+        states.append(own)
+    if changed:
+        count = "one name" if len(changed) == 1 else f"{len(changed)} names"
+        warnings.warn(
+            f"{path}: {count} of variables and states had to be written in another form, {changed[0][0]!r} as "
+            f"{changed[0][1]!r}; .bif and .npz keep them",
+            stacklevel=4,
+        )
+    return WrittenNames(names, states, model.domain.names)
+
+
+def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list[str]:
+    """Return distinct identifiers; names that are already identifiers stay unchanged."""
+    plain = [_OTHER.sub("_", name) for name in names]
+    wanted = [(name if name[:1].isalpha() else prefix + name)[:longest] for name in plain]
+    taken = {new for old, new in zip(names, wanted, strict=True) if old == new}
+    found: list[str] = []
+    counts: dict[str, int] = {}
+    for old, new in zip(names, wanted, strict=True):
+        unique = new
+        while old != unique and unique in taken:
+            counts[new] = counts.get(new, 1) + 1
+            end = f"_{counts[new]}"
+            unique = (new if longest is None else new[: longest - len(end)]) + end
+        taken.add(unique)
+        found.append(unique)
+    return found
