@@ -47,7 +47,9 @@ def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | N
     if all(_same(box, target) for box in boxes):
         return False
     if not domain.is_discrete:
-        raise UnbalancedBooks("ledgers of parts of a real space cannot be merged; each must cover all")
+        raise UnbalancedBooks(
+            "ledgers of parts of a space with real variables cannot be merged; each must cover all"
+        )
     masks = np.concatenate([box.mask for box in boxes])
     n_points = sum(Boxes(domain, masks).sizes())
     inside = not np.any(masks & ~target.mask)

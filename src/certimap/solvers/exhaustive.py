@@ -41,10 +41,7 @@ class EnumerationState:
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Evaluate every joint state of the query variables; the answer is exact.
-
-    `max_states`: refuse larger spaces.
-    """
+    """Evaluate every joint state of the query variables, at most `max_states`; the answer is exact."""
 
     max_states: int = 2**22
     name: ClassVar[str] = "exhaustive"

@@ -33,20 +33,14 @@ def is_on_terminal() -> bool:
 
 
 class History:
-    """Records a run's moments; keeps at most 512 by dropping every other one and halving the rate.
-
-    Used as a context manager, which closes the progress line.
-    """
+    """Records a run's moments, at most 512 (every other one is dropped then), and closes the progress line."""
 
     def __init__(
         self, ledger: Ledger, started: float, progress: bool | Callable[[HistoryEntry], None] | None = None
     ) -> None:
         self.entries: list[HistoryEntry] = []
-        self._ledger = ledger
-        self._started = started
-        self._stride = 1
-        self._n_calls = 0
-        self._n_nodes = 0
+        self._ledger, self._started = ledger, started
+        self._stride, self._n_calls, self._n_nodes = 1, 0, 0
         self._listener = progress if callable(progress) else None
         is_shown = progress is True or (progress is None and is_on_terminal())
         self._line = _ProgressLine(started) if is_shown else None
@@ -94,9 +88,8 @@ class _ProgressLine:
     """One line on standard error, shown if a run takes a while."""
 
     def __init__(self, started: float) -> None:
-        self._started = started
+        self._started, self._last = started, 0.0
         self._status: Any = None
-        self._last = 0.0
 
     def show(self, entry: HistoryEntry) -> None:
         now = time.perf_counter()
@@ -126,11 +119,11 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
     if reason is not None:
         return unproved(reason)
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER) and certificate.delta > 0.0:
-        log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
+        log_open, log_closed, counts = map(np.array, zip(*ledger.draw_groups, strict=True))
         record: dict[str, Array] = {
-            "log_open": np.array(log_open),
-            "log_closed": np.array(log_closed),
-            "counts": np.array(counts, np.int64),
+            "log_open": log_open,
+            "log_closed": log_closed,
+            "counts": counts.astype(np.int64),
         }
         return Proof({"method": "draws", "rule": ledger.rule}, record)
     if certificate.rule is Rule.ENUMERATION:
@@ -138,12 +131,12 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
     if certificate.rule is Rule.RESIDUAL:
         points = ledger.atoms.points(np.arange(ledger.atoms.n))
         return Proof({"method": "residual"}, {"points": points})
-    if recorder.layout is not None:
-        found = {} if recorder.is_full else recorder.trace() | recorder.tree(recorder.layout)
-        if recorder.is_full:
-            return unproved(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
-        return Proof({"method": "boxes"}, found)
-    return Proof({"method": "bound"}, {})
+    if recorder.layout is None:
+        return Proof({"method": "bound"}, {})
+    found = {} if recorder.is_full else recorder.trace() | recorder.tree(recorder.layout)
+    if recorder.is_full:
+        return unproved(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
+    return Proof({"method": "boxes"}, found)
 
 
 def draft_of_parts(certificate: Certificate) -> Proof:
@@ -213,9 +206,5 @@ def located_by(ledger: Ledger) -> dict[str, tuple[float, float]] | None:
     """Return the intervals, by variable name, that hold all modes."""
     if ledger.located is None:
         return None
-    low, high = ledger.located
-    return {
-        variable.name: (float(low[i]), float(high[i]))
-        for i, variable in enumerate(ledger.domain)
-        if isinstance(variable, Real)
-    }
+    ends = zip(ledger.domain, *ledger.located, strict=True)
+    return {v.name: (float(low), float(high)) for v, low, high in ends if isinstance(v, Real)}

@@ -105,19 +105,9 @@ def register(name: str, solver: type[Solver] | str, **settings: Any) -> None:
 
     An installed package registers its solvers permanently by entry points of the group "certimap.solvers".
 
-    Parameters
-    ----------
-    name
-        The new name; a name in use is refused.
-    solver
-        A class derived from `certimap.Solver`, or "module:Class" to import it when first used.
-    settings
-        Settings that differ from the class defaults.
-
-    Raises
-    ------
-    SolverError
-        When the name is in use, or the class is not a solver.
+    `name`: the new name. `solver`: a class derived from `certimap.Solver`, or "module:Class" to import it when
+    first used. `settings`: settings that differ from the class defaults. Raises SolverError when the name is in
+    use, or the class is not a solver.
     """
     if name in names():
         raise SolverError(f"solver {name!r} exists already; a new name is expected")
@@ -127,10 +117,7 @@ def register(name: str, solver: type[Solver] | str, **settings: Any) -> None:
 
 
 def entry(name: str) -> Entry:
-    """Look up a name among built-in solvers, registered solvers and solvers of installed packages.
-
-    Raises SolverError for an unknown name.
-    """
+    """Look up a name among solvers built in, registered or installed; raise SolverError for an unknown one."""
     if name not in _SOLVERS:
         for point in entry_points(group=ENTRY_POINTS, name=name):
             _SOLVERS[name] = Entry(point.value, {})
@@ -140,10 +127,7 @@ def entry(name: str) -> Entry:
 
 
 def make(name: str, **options: Any) -> Solver:
-    """Build a solver by name; `options` are its settings.
-
-    Raises SolverError for an unknown name or setting.
-    """
+    """Build a solver by name; raise SolverError for an unknown name, or a setting in `options`."""
     found = entry(name)
     factory: Any = found.load()
     accepted = [field.name for field in dataclasses.fields(factory)] if options else []
@@ -172,10 +156,7 @@ def family(name: str) -> Family:
 
 
 def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solver | Literal["auto"]:
-    """Convert the argument `solver=` to a solver; "auto" stays until a posterior is known.
-
-    Raises SolverError for an unknown name, and for unknown or invalid options.
-    """
+    """Convert the argument `solver=` to a solver; "auto" stays until a posterior is known. Raises as `make`."""
     if isinstance(solver, str) and solver != "auto":
         return make(solver, **options or {})
     if not isinstance(solver, str | Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -189,22 +170,15 @@ def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solv
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
-    """Return the capabilities that a solver and its warm-start heuristics need from a model's representation.
-
-    None if the solver is "auto" and needs none in particular: the best representation is then chosen.
+    """Return the capabilities that a solver and its warm-start heuristics need; None for "auto" where none is
+    needed in particular: the best representation is then chosen.
     """
     given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
-    named = [item for item in given if isinstance(item, str | Solver)]
-    wanted = tuple(dict.fromkeys(want for item in named for want in _wants_of_one(item)))
-    if isinstance(solver, str) and solver == "auto":
-        return wanted or None
-    return tuple(dict.fromkeys((*_wants_of_one(solver), *wanted)))
-
-
-def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
-    if isinstance(solver, str):
-        return entry(solver).load().needs
-    return type(solver).needs
+    is_auto = isinstance(solver, str) and solver == "auto"
+    named = ([] if is_auto else [solver]) + [item for item in given if isinstance(item, str | Solver)]
+    kinds = (entry(item).load() if isinstance(item, str) else type(item) for item in named)
+    wanted = tuple(dict.fromkeys(want for kind in kinds for want in kind.needs))
+    return None if is_auto and not wanted else wanted
 
 
 def choose(posterior: Posterior) -> Solver:
@@ -253,9 +227,8 @@ def _with_outside_help(solver: Solver) -> Solver:
 
 
 def expected(choice: Choice) -> str:
-    """Predict the solver that `auto` will choose on a representation that is not built yet.
-
-    A solver's own limits are checked only after building, so that the choice may then fall to the next solver.
+    """Predict the solver that `auto` will choose on a representation that is not built yet; a solver's own limits,
+    checked only after building, may move the choice to the next one.
     """
     domain, available = choice.case.query.query_domain, choice.row.offers
     searchable, weighed = Probes in available, Masses in available
@@ -267,9 +240,7 @@ def expected(choice: Choice) -> str:
 
 
 def _is_small(domain: Domain, work: float, limit: float) -> bool:
-    if domain.log_size > math.log(SMALL_SPACE) + 1e-9:
-        return False
-    return math.exp(domain.log_size) * work <= limit
+    return domain.log_size <= math.log(SMALL_SPACE) + 1e-9 and math.exp(domain.log_size) * work <= limit
 
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:
@@ -283,20 +254,15 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
     return solver.unsuited(posterior)
 
 
-def alternative(posterior: Posterior, wanted: Family = "other") -> str:
+def alternative(posterior: Any, wanted: Family = "other") -> str:
     """Name a solver that runs on a posterior of this kind, close to the family `wanted`."""
     if isinstance(posterior, Probes | Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
     if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
         return "frontier"
-    if _is_whole(posterior):
+    if isinstance(posterior, Posterior):  # a refused object may not be one
         return _last_resort(posterior)
     return "smooth_pac" if posterior.domain.is_discrete else "budget"
-
-
-def _is_whole(posterior: object) -> bool:
-    """Whether an object implements `Posterior`; a refused one may not."""
-    return isinstance(posterior, Posterior)
 
 
 def resolve(solver: str | Solver, posterior: Posterior) -> Solver:

@@ -34,9 +34,8 @@ LONGEST_STRIDE = 64  # short dives between whole ones that have stopped helping
 class Node:
     """A variable in a context, and once expanded its states' children.
 
-    `states` holds the path by which it was reached first; its subproblem depends on the context only. `upper`
-    bounds the subproblem, and `choice` is the state that promises it; `lower` is the value of an assignment that
-    the graph holds, which begins with state `known`.
+    `states`: the path by which it was reached first. `upper`, `choice`: a bound on the subproblem, and the state
+    that promises it. `lower`, `known`: the value of an assignment that the graph holds, and its first state.
     """
 
     variable: int
@@ -103,7 +102,6 @@ class AndOrGraph:
 
     @property
     def n_bytes(self) -> int:
-        """The memory of the nodes, about."""
         return NODE_BYTES * len(self.nodes)
 
     def open_node(self) -> Node:
@@ -120,23 +118,20 @@ class AndOrGraph:
         for s in range(int(space.n_states[v])):
             states = node.states.copy()
             states[v] = s
-            row: list[Node] = []
-            for k, child in enumerate(space.children[v]):
-                found = self._node(child, states, float(node.branches.bounds[k, s]), node.depth + 1)
+            bounds = node.branches.bounds[:, s].tolist()
+            pairs = zip(space.children[v], bounds, strict=True)
+            node.children.append([self._node(child, states, bound, node.depth + 1) for child, bound in pairs])
+            for found in node.children[-1]:
                 found.parents.append(node)
-                row.append(found)
-            node.children.append(row)
         node.revise()
 
     def revise_above(self, nodes: Iterable[Node]) -> None:
         """Revise the ancestors of nodes that have changed, as far as that changes them, deepest first."""
         waiting: dict[int, dict[int, Node]] = {}
-        deepest = 0
         for node in nodes:
             waiting.setdefault(node.depth, {})[id(node)] = node
-            deepest = max(deepest, node.depth)
         begun = {key for row in waiting.values() for key in row}
-        for depth in range(deepest, -1, -1):
+        for depth in range(max(waiting, default=0), -1, -1):
             for key, one in waiting.pop(depth, {}).items():
                 if one.revise() or key in begun:
                     for parent in one.parents:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -16,12 +15,14 @@ from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Layout, Points
 from certimap.core.control import Control
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label, Real
+from certimap.core.named import needed
 from certimap.core.posterior import Capability, Facts, Posterior
 from certimap.core.rounding import ULP
-from certimap.errors import MissingDependency, SolverError
+from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver, WholeSpaceSolver
 from certimap.solvers.registry import make, resolve
 
+Width = float | Mapping[str, float] | None
 TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells extend to the domain's ends
 N_HALVINGS = 60
 N_DOUBLINGS = 1100  # bound on loops; from the smallest float to the largest takes 2,098
@@ -54,11 +55,7 @@ def quantile_edges(
 
 
 def grid_edges(
-    posterior: CircuitPosterior,
-    layout: Layout,
-    n_cells: int,
-    width: float | Mapping[str, float] | None,
-    rng: np.random.Generator,
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, width: Width, rng: np.random.Generator
 ) -> list[Floats]:
     """Cut each real variable into equal intervals between the `TAIL` quantiles, and two tails."""
     domain = posterior.domain
@@ -94,44 +91,35 @@ def quantiles(posterior: CircuitPosterior, shares: Floats, rng: np.random.Genera
     low, high = (np.repeat(x[:, None], len(shares), axis=1) for x in (draws.min(axis=0), draws.max(axis=0)))
     step = np.maximum(high - low, np.spacing(np.abs(high)) + np.finfo(np.float64).tiny)
     log_shares = np.log(shares)[None, :]
-    low, _ = _moved(posterior, places, low, -step, log_shares, upward=False)
-    high, _ = _moved(posterior, places, high, step, log_shares, upward=True)
+    low = _moved(posterior, low, -step, log_shares)
+    high = _moved(posterior, high, step, log_shares)
     for _ in range(N_HALVINGS):
         middle = 0.5 * low + 0.5 * high
-        is_below = _log_below(posterior, places, middle) < log_shares
+        is_below = _log_below(posterior, middle) < log_shares
         low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     return high
 
 
-def _moved(
-    posterior: CircuitPosterior,
-    places: Sequence[int],
-    at: Floats,
-    step: Floats,
-    log_shares: Floats,
-    *,
-    upward: bool,
-) -> tuple[Floats, Floats]:
-    """Move places outward, in doubling steps, until the mass below them is beyond the shares."""
+def _moved(posterior: CircuitPosterior, at: Floats, step: Floats, log_shares: Floats) -> Floats:
+    """Move places outward, in doubling steps of one sign, until the mass below them is beyond the shares."""
+    upward = step > 0.0
     for _ in range(N_DOUBLINGS):
-        below = _log_below(posterior, places, at)
-        short = below < log_shares if upward else below >= log_shares
+        below = _log_below(posterior, at)
+        short = np.where(upward, below < log_shares, below >= log_shares)
         if not np.any(short):
             break
         at = np.where(short, np.clip(at + step, -np.finfo(np.float64).max, np.finfo(np.float64).max), at)
         step = np.where(short, 2.0 * step, step)
-    return at, step
+    return at
 
 
-def _log_below(posterior: CircuitPosterior, places: Sequence[int], at: Floats) -> Floats:
-    """Return ln of each variable's mass below its places, in the shape of `at`."""
+def _log_below(posterior: CircuitPosterior, at: Floats) -> Floats:
+    """Return ln of each real variable's mass below its places, in the shape of `at`."""
     boxes = Boxes.full(posterior.domain, at.size)
+    assert boxes.low is not None
     assert boxes.high is not None
-    columns = np.repeat(places, at.shape[1])
-    rows = np.arange(at.size)
-    boxes.high[rows, columns] = np.clip(
-        at.ravel(), boxes.low[rows, columns] if boxes.low is not None else None, boxes.high[rows, columns]
-    )
+    own = np.arange(at.size), np.repeat(real_positions(posterior.domain), at.shape[1])
+    boxes.high[own] = np.clip(at.ravel(), boxes.low[own], boxes.high[own])
     return posterior.log_mass(boxes).reshape(at.shape)
 
 
@@ -147,20 +135,14 @@ def domain_of_cells(domain: Domain, edges: Sequence[Floats]) -> tuple[Domain, li
 
 
 class BoxMasses:
-    """The distribution of the boxes of a partition: one categorical variable, `cell`, with a state per box.
-
-    `posterior`: the posterior over the variables of the boxes. `boxes`: boxes that are disjoint except for borders
-    and cover the whole space.
-    """
+    """The distribution of the boxes of a partition: one categorical variable, `cell`, with a state per box."""
 
     def __init__(self, posterior: CircuitPosterior, boxes: Boxes) -> None:
         self.boxes = boxes
         self.log_masses = posterior.log_mass(boxes)
         self.domain = Domain([Categorical("cell", tuple(range(len(boxes))))])
-        known = posterior.facts
-        self.facts = Facts.of(
-            self.domain, log_evidence=known.log_evidence, work=1.0, log_slack=known.log_slack + 4.0 * ULP
-        )
+        known, slack = posterior.facts.log_evidence, posterior.facts.log_slack + 4.0 * ULP
+        self.facts = Facts.of(self.domain, log_evidence=known, work=1.0, log_slack=slack)
 
     def log_prob(self, points: Points) -> Floats:
         """Return ln of the masses of boxes, shape (batch,)."""
@@ -188,21 +170,13 @@ class BoxMasses:
 def grown_boxes(
     posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator
 ) -> Boxes:
-    """Partition the space by a regression tree that predicts ln of the density at draws.
-
-    Cells are therefore small where the density changes, and large where it does not.
-
-    Raises MissingDependency without scikit-learn.
+    """Partition the space by a regression tree that predicts ln of the density at draws: cells are small where it
+    changes. Raises MissingDependency without scikit-learn.
     """
-    try:
-        trees: Any = import_module("sklearn.tree")
-    except ImportError:
-        raise MissingDependency(
-            "a partition by a decision tree needs scikit-learn: pip install 'certimap[learn]'"
-        ) from None
-    domain = posterior.domain
+    sentence = "a partition by a decision tree needs scikit-learn: pip install 'certimap[learn]'"
+    trees: Any = needed("sklearn.tree", sentence)
     points = posterior.sample(n_draws, rng)
-    columns, features = _features(domain, points)
+    columns, features = _features(posterior.domain, points)
     grown = trees.DecisionTreeRegressor(
         max_leaf_nodes=max(2, min(n_cells, MAX_STATES)),
         min_samples_leaf=MIN_ROWS,
@@ -284,7 +258,7 @@ class Cells(WholeSpaceSolver):
 
     partition: Literal["grid", "quantiles", "tree"] = "grid"
     n_cells: int = 32
-    width: float | Mapping[str, float] | None = None
+    width: Width = None
     radius: float | None = None
     n_draws: int = 4096
     by: str | Solver = "auto"
@@ -303,8 +277,7 @@ class Cells(WholeSpaceSolver):
             )
         if self.width is not None and self.radius is not None:
             raise SolverError("width and radius were both given; one of them is expected")
-        widths = self.width.values() if isinstance(self.width, Mapping) else (self.width, self.radius)
-        for value in widths:
+        for value in self.width.values() if isinstance(self.width, Mapping) else (self.width, self.radius):
             if value is not None and not 0.0 < value < math.inf:
                 raise SolverError(f"a width or radius of cells is {value}; expected a positive number")
 
@@ -337,9 +310,11 @@ class Cells(WholeSpaceSolver):
         return posterior.cut(*domain_of_cells(domain, edges))
 
     def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:
-        if isinstance(posterior, BoxMasses):
-            return posterior.decode(int(point[0]))
-        return posterior.domain.decode(point)
+        return (
+            posterior.decode(int(point[0]))
+            if isinstance(posterior, BoxMasses)
+            else super().decode(posterior, point)
+        )
 
     def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> CellState:
         inner = resolve(self.by, posterior)

@@ -56,8 +56,7 @@ class JoinGraph:
 
     def onto(self, table: Floats, scope: Sequence[int], kept: Sequence[int]) -> Floats:
         """Sum nuisance variables out of a table, then maximise over query variables, down to `kept`."""
-        gone = [i for i, v in enumerate(scope) if v not in kept]
-        hidden = tuple(i for i in gone if scope[i] not in self.problem.query)
+        hidden = tuple(i for i, v in enumerate(scope) if v not in kept and v not in self.problem.query)
         summed = log_sum(table, hidden)
         left = [v for i, v in enumerate(scope) if i not in hidden]
         axes = tuple(i for i, v in enumerate(left) if v not in kept)
@@ -129,9 +128,8 @@ class JoinGraphPropagation(Heuristic):
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> JoinGraphState:
         problem = posterior.problem
-        regions = split(
-            problem, nuisance_first(problem, control=control), limit(problem.sizes, i_bound=self.i_bound)
-        )
+        order = nuisance_first(problem, control=control)
+        regions = split(problem, order, limit(problem.sizes, i_bound=self.i_bound))
         entries = sum(float(np.prod([float(problem.sizes[v]) for v in r.scope])) for r in regions)
         control.reserve(32.0 * entries, "the join graph")
         return JoinGraphState(posterior, control, JoinGraph(problem, regions), n_entries=int(entries))

@@ -21,7 +21,6 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, Limits
 from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Posterior
-from certimap.core.query import Query
 from certimap.errors import SolverError, TooLarge
 from certimap.solvers.base import Effort, LabelHeuristic
 
@@ -50,10 +49,7 @@ def published_sizes(n_variables: int) -> tuple[int, ...]:
 
 
 def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
-    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last after Glorot and Bengio.
-
-    PyTorch's own random state is neither used nor changed.
-    """
+    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last after Glorot."""
     nn: Any = torch().nn
     layers: list[Any] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
@@ -94,11 +90,8 @@ def decode(soft: Tensor, domain: Domain) -> Points:
 class TrainingCase:
     """A query in the form that the network takes."""
 
-    # p(query, evidence variables) without evidence; None if the model has no such circuit (the network is then
-    # trained on the one query)
-    joint: CircuitPosterior | None
-    # float64, shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any
-    told: Floats
+    joint: CircuitPosterior | None  # over query and evidence variables; None if the model has no such circuit
+    told: Floats  # shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any
     key: Any  # identifies the partition of the model's variables into query, evidence and nuisance
 
     @classmethod
@@ -128,7 +121,8 @@ class TrainingCase:
             return alone
         logs = [query.log_weights[domain.offsets[v] : domain.offsets[v + 1]] for v in told]
         weights = np.concatenate([np.exp(own - own.max()) for own in logs])[None, :]
-        return cls(joint, weights, (query.variables.tobytes(), tuple(told), _fixed(query)))
+        fixed = tuple(sorted(query.values.items())), tuple(sorted(query.intervals.items()))  # on real variables
+        return cls(joint, weights, (query.variables.tobytes(), tuple(told), fixed))
 
     def rows(self, n: int, rng: np.random.Generator) -> Floats:
         """Return evidence to train on, shape (n, n_inputs): draws from the model, or the one query n times."""
@@ -139,11 +133,6 @@ class TrainingCase:
         return mask[:, domain.total_states - self.told.shape[1] :].astype(np.float64)
 
 
-def _fixed(query: Query) -> Any:
-    """Return the evidence on real variables, which is fixed in the model used for training."""
-    return tuple(sorted(query.values.items())), tuple(sorted(query.intervals.items()))
-
-
 def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
     """Return the network trained for the same model, variables and settings, or None."""
     return None if posterior.origin is None else _KEPT.get(posterior.origin[0], {}).get(key)
@@ -151,12 +140,11 @@ def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
 
 def keep(posterior: CircuitPosterior, key: Any, network: Any) -> None:
     """Cache a trained network with its model; beyond `MAX_KEPT` the oldest is dropped."""
-    if posterior.origin is None:
-        return
-    own = _KEPT.setdefault(posterior.origin[0], {})
-    own[key] = network
-    if len(own) > MAX_KEPT:
-        del own[next(iter(own))]
+    if posterior.origin is not None:
+        own = _KEPT.setdefault(posterior.origin[0], {})
+        own[key] = network
+        if len(own) > MAX_KEPT:
+            del own[next(iter(own))]
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Local search: changes of one variable, hill climbing, and annealed Gibbs sampling."""
+"""Heuristics that walk: hill climbing, annealed Gibbs sampling, and Monte Carlo tree search."""
 
 from __future__ import annotations
 
@@ -74,9 +74,8 @@ class HillClimb(LabelHeuristic):
         points = _risen(state.posterior, points)
         if len(points):
             ledger.candidates(points)
-        return replace(
-            state, points=points, n_left=n_left, n_steps=state.n_steps + 1, done=not len(points) and n_left == 0
-        )
+        done = not len(points) and n_left == 0
+        return replace(state, points=points, n_left=n_left, n_steps=state.n_steps + 1, done=done)
 
 
 def _risen(posterior: Posterior, points: Points) -> Points:
@@ -194,9 +193,9 @@ class MctsState:
 class TreeSearch(LabelHeuristic):
     """Walks down a tree of partial assignments by the PUCT rule, and completes the assignment that it reaches.
 
-    A node branches on its most uncertain variable. The prior of a state is its exact conditional probability given
-    the partial assignment, and the value of a node is the best completion seen below it. A completion takes the
-    conditional mode of each unassigned variable. Two passes over the posterior per simulation.
+    A node branches on its most uncertain variable. The prior of a state is its exact conditional probability, the
+    value of a node the best completion seen below it. A completion takes the conditional mode of each unassigned
+    variable. Two passes over the posterior per simulation.
 
     `simulations`: the largest number of completions; the search ends earlier if the whole tree is seen.
     `exploration`: the weight of the prior against the values seen.
@@ -224,16 +223,9 @@ class TreeSearch(LabelHeuristic):
         node, point = _expand(state.posterior, mask)
         log_prob = float(ledger.candidates(point)[0])
         _record(path, node, log_prob)
-        root = state.root or node
-        n = state.n_simulations + 1
-        exhausted = root is None or bool(np.all(root.closed))
-        return replace(
-            state,
-            root=root,
-            best=max(state.best, log_prob),
-            n_simulations=n,
-            done=exhausted or n >= self.simulations,
-        )
+        root, n, best = state.root or node, state.n_simulations + 1, max(state.best, log_prob)
+        done = root is None or bool(np.all(root.closed)) or n >= self.simulations
+        return replace(state, root=root, best=best, n_simulations=n, done=done)
 
     def _descend(self, state: MctsState) -> tuple[list[tuple[TreeNode, int]], Flags]:
         """Return the path to a partial assignment outside the tree, and its box."""

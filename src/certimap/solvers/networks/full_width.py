@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -29,15 +30,15 @@ PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
 class Tuning:
     """How work is spent; no bound depends on it for being true."""
 
-    # log base 2 of the joint states of all cliques together that one bound may form: steps that are taken one
-    # after another, after the least that is possible
+    # steps of log base 2 of the joint states that the cliques of one bound may have, after the least possible
     bits: tuple[float, ...] = (20.0, 22.0, 24.0, 26.0, 28.5)
     most_bits: float = 31.0  # the same, where no order needs less
     slack_bits: float = 1.0  # log base 2 of what the first step may take beyond the least that is possible
     kept: float = 0.5  # of the recipes for orders, that go on to the next step
     memory_share: float = 0.25  # of the memory of the run, for the tables of one bound
-    # share of the gap that a costlier bound of the whole must close for the search to use such bounds
-    gain: float = 0.1
+    gain: float = (
+        0.1  # of the gap, that a costlier bound of the whole must close for the search to use such bounds
+    )
     dive_share: float = 0.25  # of the free variables that a dive fixes at a time
     dive_failures: int = 8  # dead ends after which a dive is given up
     first_stride: int = 4  # boxes expanded between two dives, doubled whenever a dive finds nothing better
@@ -55,12 +56,7 @@ class Box(NamedTuple):
 
 
 class BoxBounds:
-    """Bounds boxes of a query space by mixed elimination.
-
-    A box is a mask over the states of the queried variables, one after another.
-
-    `problem`: what is maximised. `control`, `workers`: as for `MixedTree`. `tuning`: the limits.
-    """
+    """Bounds boxes of a query space, masks over the states of the queried variables, by mixed elimination."""
 
     def __init__(self, problem: Problem, control: Control, workers: int, tuning: Tuning) -> None:
         self.problem, self.control, self.workers, self.tuning = problem, control, workers, tuning
@@ -88,23 +84,22 @@ class BoxBounds:
         """Return the mask of the whole space."""
         return np.ones(self.n_columns, np.bool_)
 
+    @property
+    def _columns(self) -> Iterator[tuple[int, int, int]]:
+        """The queried variables, each with the first column of its states and the one after the last."""
+        return zip(self.variables, self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)
+
     def counts(self, mask: Mask) -> Ints:
         """Return the number of states left of each variable."""
         return np.add.reduceat(mask, self.starts[:-1], dtype=np.int64) if self.variables else np.zeros(0, np.int64)
 
     def states(self, mask: Mask) -> dict[int, int]:
         """Return the first state left of each variable."""
-        return {
-            v: int(np.argmax(mask[a:b]))
-            for v, a, b in zip(self.variables, self.starts[:-1], self.starts[1:], strict=True)
-        }
+        return {v: int(np.argmax(mask[a:b])) for v, a, b in self._columns}
 
     def restricted(self, mask: Mask) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem within a box, and the states that are left of each variable."""
-        kept = {
-            v: np.flatnonzero(mask[a:b])
-            for v, a, b in zip(self.variables, self.starts[:-1], self.starts[1:], strict=True)
-        }
+        kept = {v: np.flatnonzero(mask[a:b]) for v, a, b in self._columns}
         cut = {v: own for v, own in kept.items() if len(own) < self.problem.sizes[v]}
         return restrict(self.problem, cut), kept
 
@@ -120,11 +115,9 @@ class BoxBounds:
         return least
 
     def bound(self, mask: Mask, bits: float, recipe: Recipe | None = None) -> Box | None:
-        """Bound a box and every state in it; None where no elimination keeps to the limits.
+        """Bound a box and every state in it, in up to three passes; None where no elimination keeps to the limits.
 
         `recipe`: of the order, which must keep to `bits`; None takes the best one so far, or follows the base.
-
-        Cost: the products of up to three passes. Raises TimeUp when it would end too late.
         """
         problem, kept = self.restricted(mask)
         each = np.full(self.n_columns, -np.inf)
@@ -194,9 +187,8 @@ class FullWidthState:
     closed: float = -math.inf
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     steps: list[float] = field(default_factory=list[float])
-    # recipes: of orders, for the next step; pending, tried: during a step, the last ones with their bounds
-    recipes: list[Recipe] = field(default_factory=lambda: list(RECIPES))
-    pending: list[Recipe] = field(default_factory=list[Recipe])
+    recipes: list[Recipe] = field(default_factory=lambda: list(RECIPES))  # of orders, for the next step
+    pending: list[Recipe] = field(default_factory=list[Recipe])  # during a step
     tried: list[tuple[float, Recipe]] = field(default_factory=list[tuple[float, Recipe]])
     known: float = math.inf  # the bound before the present step
     work_before: float = -math.inf
@@ -265,8 +257,6 @@ class FullWidth(WholeSpaceSolver):
         self._report(state, ledger)
         return state
 
-    # --- the whole ---------------------------------------------------------------------------------------
-
     def _open_whole(self, state: FullWidthState, bounds: BoxBounds) -> None:
         """Bound the whole by the cheapest order; where even that is too much, nothing is ever open."""
         found = bounds.bound(bounds.full(), 0.0)
@@ -319,11 +309,9 @@ class FullWidth(WholeSpaceSolver):
         """Let bounds of all that is open count in each open box."""
         outside = np.isneginf(found.each)  # what is not open, or impossible
         bounds.ceilings = np.where(outside, bounds.ceilings, found.each)
-        lowered: list[tuple[float, int, bytes]] = []
-        for bound, number, packed in state.open:
+        for at, (bound, number, packed) in enumerate(state.open):
             top = bounds.least_top(self._mask(bounds, packed), found.each)
-            lowered.append((max(bound, -found.bound, -top), number, packed))
-        state.open = lowered
+            state.open[at] = max(bound, -found.bound, -top), number, packed
         heapq.heapify(state.open)
 
     def _push(self, state: FullWidthState, mask: Mask, bound: float) -> None:
@@ -332,8 +320,6 @@ class FullWidth(WholeSpaceSolver):
 
     def _mask(self, bounds: BoxBounds, packed: bytes) -> Mask:
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=bounds.n_columns).astype(np.bool_)
-
-    # --- the search --------------------------------------------------------------------------------------
 
     def _evaluated(self, state: FullWidthState, bounds: BoxBounds, mask: Mask) -> Box | None:
         state.n_nodes += 1
@@ -388,8 +374,6 @@ class FullWidth(WholeSpaceSolver):
                 best, score = int(i), found
         return best
 
-    # --- answers -----------------------------------------------------------------------------------------
-
     def _dive(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Look for a better answer in the most promising box."""
         before, state.has_dived = ledger.best_log_prob, True
@@ -398,10 +382,7 @@ class FullWidth(WholeSpaceSolver):
         state.until_dive = self.tuning.first_stride * state.stride
 
     def _dive_into(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, mask: Mask) -> bool:
-        """Fix the clearest variables of a box, some at a time, until all are fixed.
-
-        Returns whether the first bound showed that there is no better answer in the box.
-        """
+        """Fix the clearest variables, some at a time; return whether the first bound ruled out a better answer."""
         tried: list[tuple[Mask, int]] = []  # boxes before a number of variables was fixed
         share, n_failures = self.tuning.dive_share, 0
         while n_failures <= self.tuning.dive_failures:

@@ -41,12 +41,10 @@ class RootBound:
         whole = best_order([t.scope for t in problem.tables], problem.sizes, control=control).order
         self._orders = (nuisance_first(self._floats, control=control), list(whole))
         self._clock = PassClock(control)
-        self._n_trees = 0
+        self._n_trees, self.work, self.is_finished = 0, 0.0, False
         self._tightener: Tightener | None = None
         self._temperatures: list[float] = []
         self._last = self.bound = int(problem.constant) + sum(int(t.log_values.max()) for t in problem.tables)
-        self.work = 0.0
-        self.is_finished = False
 
     @property
     def n_bytes(self) -> int:
@@ -73,13 +71,9 @@ class RootBound:
             entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
             if COST * entries > left and self.work > 0.0:
                 return
-            tree = SplitTree.least(
-                self._floats,
-                self._orders,
-                limit(self._floats.sizes, 2.0 ** TABLE_BITS[self._n_trees]),
-                MEMORY_SHARE * self._control.memory_limit,
-                self._clock,
-            )
+            fits = limit(self._floats.sizes, 2.0 ** TABLE_BITS[self._n_trees])
+            memory = MEMORY_SHARE * self._control.memory_limit
+            tree = SplitTree.least(self._floats, self._orders, fits, memory, self._clock)
             self._n_trees += 1
             self._tightener = Tightener(tree, self._clock)
             self._temperatures = [t for t, n in STEPS for _ in range(n)] if tree.is_split else []

@@ -96,29 +96,21 @@ def is_installed() -> bool:
 
 
 def costs_of(problem: Problem) -> tuple[dict[str, Any], float, float]:
-    """Return a problem as costs, ready for JSON, and how to read a cost bound as a log.
-
-    Returns the job: number of states by variable, scopes, costs (nats above each table's least), decimal digits,
-    and the cost that stands for impossible. The natural log of cost 0. And the slack (nats) by which rounding of
-    the costs to that many digits may have moved any sum.
+    """Return a problem as costs, ready for JSON, the natural log of cost 0, and the slack (nats) by which rounding
+    may have moved any sum. The job: number of states by variable, scopes, costs (nats above each table's least),
+    decimal digits, and the cost that stands for impossible.
     """
     variables = sorted(problem.sizes)
     place = {v: i for i, v in enumerate(variables)}
-    scopes: list[list[int]] = []
-    costs: list[np.ndarray[Any, np.dtype[np.float64]]] = []
-    tops: list[float] = []
+    tops = [float(table.log_values.max()) for table in problem.tables]
+    costs = [top - np.asarray(t.log_values, np.float64) for top, t in zip(tops, problem.tables, strict=True)]
     reach = 1.0
-    for table in problem.tables:
-        top = float(table.log_values.max())
-        cost = top - np.asarray(table.log_values, np.float64)
+    for cost in costs:
         reach += float(cost[np.isfinite(cost)].max())
-        scopes.append([place[v] for v in table.scope])
-        costs.append(cost)
-        tops.append(top)
     digits = int(max(0, min(MOST_DIGITS, math.floor(math.log10(LARGEST_COST / (reach * (len(costs) + 2)))))))
     job = {
         "sizes": [problem.sizes[v] for v in variables],
-        "scopes": scopes,
+        "scopes": [[place[v] for v in table.scope] for table in problem.tables],
         "costs": [np.where(np.isfinite(c), c, reach).ravel().tolist() for c in costs],
         "digits": digits,
         "impossible": reach,

@@ -19,8 +19,7 @@ from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
 TEMPERATURES = (0.1, 0.1, 0.01, 0.001)  # of the quarters of the iterations
-# variables in a message, and log2 of the entries of a table, where time does not suffice for the tree before
-FEWER = 3
+FEWER = 3  # variables in a message, and bits of a table, where time does not suffice for the tree before
 
 
 @dataclass(eq=False)
@@ -119,8 +118,7 @@ class WeightedMiniBuckets(WholeSpaceSolver):
             if limits == math.inf or limits <= FEWER * state.n_less or state.clock.control.should_stop:
                 raise TimeUp("shifting costs")
             state.tree = self._tree(state.posterior, state.n_less, state.clock.control)
-            state.tightener = None
-            state.n_done = 0
+            state.tightener, state.n_done = None, 0
             return state
         state.done = state.n_done >= self.iterations or not state.tree.is_split
         return state
