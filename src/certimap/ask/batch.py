@@ -59,12 +59,10 @@ def map_rows(
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answer to each row, in order, as soon as it is ready.
 
-    Each row has its own seed, drawn in advance, so that one row's failure changes no other row's answer; a single
-    row uses the given seed. Rows that ask the same query share one run if its solver uses no seed. With
-    errors="raise" the first failing row ends the batch, with an error that names the row; "keep" yields a
-    `FailedQuery` for it. The workers of an executor have one thread each unless the request sets a number. Ctrl-C
-    ends the batch: the current row is yielded with its best answer, and then KeyboardInterrupt is raised; with an
-    executor it is raised at once.
+    Each row has its own seed, drawn in advance, so that no row's failure changes another's answer; a single row
+    uses the given seed. Rows that ask the same query share one run if its solver uses no seed. The workers of an
+    executor have one thread each unless the request sets a number. After Ctrl-C the current row is yielded with
+    its best answer (not with an executor), and KeyboardInterrupt is raised.
     """
     check_errors(errors)
     seeds = seeds_of(rng, len(rows))
@@ -230,10 +228,7 @@ def rows_of_frame(variables: Any, frame: Any) -> list[BatchRow]:
 
 
 def collect(answers: Iterable[MapResult | FailedQuery]) -> tuple[list[Any], bool]:
-    """Return the answers before Ctrl-C, and whether Ctrl-C cut the batch short.
-
-    Ctrl-C before the first answer is raised as usual.
-    """
+    """Return the answers before Ctrl-C, and whether it came; before the first answer it is raised."""
     found: list[Any] = []
     try:
         for answer in answers:

@@ -129,10 +129,7 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
 
 
 def read_records(path: AnyPath) -> list[Record]:
-    """Return the records of a file of `certimap solve --json`: one answer, or a list of them.
-
-    Raises ParseError if the file holds anything else.
-    """
+    """Return the records of a file of `certimap solve --json`; raises ParseError for anything else."""
     held = parsed_json(path)
     records: list[Any] = held if is_list(held) else [held]
     for number, record in enumerate(records, 1):

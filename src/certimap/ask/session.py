@@ -138,10 +138,7 @@ GRACE = 0.4  # seconds for finding any answer when no time is left
 
 
 class Session:
-    """A model or posterior, and the request that its queries share; limits apply to each query separately.
-
-    Raises SolverError if a proof is requested for a posterior, which has no model to prove about.
-    """
+    """A model or posterior, and the request that its queries share; limits apply to each query separately."""
 
     def __init__(self, model: Model | Posterior, request: Request) -> None:
         self.model, self.request = model, request
@@ -152,20 +149,14 @@ class Session:
             self.wants = wants_for_proof(model, request.solver, self.wants)
 
     def query(self, variables: Any, evidence: Any) -> Query | None:
-        """Check a query against the model; return None for a posterior, which has its own query.
-
-        Raises QueryError for a query that does not fit the model, and for any query to a posterior.
-        """
+        """Check a query, or raise QueryError; None for a posterior, which has its own query."""
         if isinstance(self.model, Posterior) and variables is None and evidence is None:
             return None
         model = askable(self.model)
         return make_query(model.domain, variables, evidence, hidden=model.hidden)
 
     def posterior(self, query: Query | None, control: Control) -> Posterior:
-        """Return the posterior that the solver works on.
-
-        Raises TimeUp when the control's deadline passes, and TooLarge when no representation fits its memory.
-        """
+        """Return the posterior that the solver works on; raises TimeUp, and TooLarge where none fits."""
         limits = replace(self.request.limits, control=control)
         if query is not None:
             from certimap.conversions import condition

@@ -143,7 +143,7 @@ def _searched(
 
     try:
         for packed, status in Spread(executor, _search_part, question, WINDOW).results(len(boxes), make):
-            ledgers.append(_unpacked(packed, posterior))
+            ledgers.append(_Unpickler(io.BytesIO(packed), posterior).load())
             statuses.append(Status(status))
     except KeyboardInterrupt:
         if all(ledger.best_point is None for ledger in [warm, *ledgers]):
@@ -214,10 +214,6 @@ def _packed(ledger: Ledger, posterior: Posterior) -> bytes:
     file = io.BytesIO()
     _Pickler(file, posterior).dump(ledger)
     return file.getvalue()
-
-
-def _unpacked(packed: bytes, posterior: Posterior) -> Ledger:
-    return _Unpickler(io.BytesIO(packed), posterior).load()
 
 
 def split(posterior: Posterior, n_parts: int) -> list[Boxes]:

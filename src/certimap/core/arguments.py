@@ -27,10 +27,7 @@ _ELSEWHERE = {"seed": "rng", "random_state": "rng", "timeout": "time_limit", "th
 
 
 def check_number(name: str, value: Any, expected: str, error: type[CertimapError] = SolverError) -> float:
-    """Return a setting after checking that it is a number (not a bool, text or NaN).
-
-    Raises `error` for any other value, in a sentence that names the setting and what is `expected`.
-    """
+    """Return a setting that is a number (no bool, text or NaN); else raise `error` with what is `expected`."""
     number = plain_scalar(value)
     try:
         if isinstance(number, Real | int) and type(number) is not bool and not math.isnan(number):
@@ -43,10 +40,7 @@ def check_number(name: str, value: Any, expected: str, error: type[CertimapError
 def check_whole(
     name: str, value: Any, expected: str, error: type[CertimapError] = SolverError, low: int = 0
 ) -> int:
-    """Return a setting as an int after checking that it is whole and at least `low`; 5.0 and 1e6 are whole.
-
-    Raises `error` for any other value.
-    """
+    """Return a setting as an int if it is whole (5.0 and 1e6 are) and at least `low`; else raise `error`."""
     number = check_number(name, value, expected, error)
     if not number >= low or math.isinf(number) or number != int(number):
         raise error(f"{name} is {shown(value)}; expected {expected}")
@@ -83,10 +77,7 @@ def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:
 def keywords_hinted(
     error: type[CertimapError] = SolverError, settings: str | None = None
 ) -> Callable[[_Function], _Function]:
-    """Make a function name the nearest keyword, in `error`, where one that it does not know is given.
-
-    `settings`: the class in the function's module whose parameters are keywords too.
-    """
+    """Make a function raise `error` with the nearest keyword for one that it and class `settings` lack."""
 
     def hinted(function: _Function) -> _Function:
         @wraps(function)

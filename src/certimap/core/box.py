@@ -107,25 +107,17 @@ class Boxes:
 
 
 def rounded_up(log_masses: Floats, log_slack: float) -> Floats:
-    """Return natural logs of masses, raised by their possible rounding error and capped at 0.
-
-    `log_slack` (nats) is the posterior's rounding error; rounding of the log itself is added.
-    """
+    """Return logs of masses, raised by `log_slack` (nats) and the rounding of the log itself; at most 0."""
     reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # -inf stays -inf
     return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + reach)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class SearchBoxes:
-    """A batch of boxes in a search's columns.
+    """A batch of boxes in a search's columns: one per state of a categorical variable, two per real one."""
 
-    A categorical variable has one column per state; a real one has two, the halves of its interval, always
-    set. `mask` is uint8 (batch, columns); `low` and `high` are float64 (batch, n), with no columns in a
-    discrete domain.
-    """
-
-    mask: Bytes
-    low: Floats
+    mask: Bytes  # (batch, columns); those of a real variable, the halves of its interval, are always set
+    low: Floats  # (batch, n), with no columns in a discrete domain
     high: Floats
 
     def __len__(self) -> int:

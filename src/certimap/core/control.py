@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Hashable
-from contextlib import contextmanager
+from collections.abc import Generator, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -155,10 +155,7 @@ class WorkClock:
         return cls(Control(), "working", 0.0)
 
     def ahead(self, n_units: float) -> None:
-        """Announce the next piece of work, and raise TimeUp if it would end too late.
-
-        The work announced before must be finished. Small pieces are added up, so that calls stay cheap.
-        """
+        """Announce the next piece of work; raise TimeUp if it would end too late. Small pieces are added up."""
         if self._pending + n_units < self.MEASURED:
             self._pending += n_units
             return
@@ -201,11 +198,8 @@ def default_max_memory() -> int:
     Half of the memory of the machine, the container or the address space, whichever is least; less if most of it
     is in use already.
     """
-    found = (_machine_memory(), _container_memory(), _process_memory())
-    known = [pair for pair in found if pair is not None]
-    if not known:
-        return int(SHARE_OF_ALL * physical_memory())
-    return min(int(min(SHARE_OF_ALL * total, SHARE_OF_FREE * free)) for total, free in known)
+    known = [int(min(SHARE_OF_ALL * total, SHARE_OF_FREE * free)) for total, free in _memories()]
+    return min(known, default=int(SHARE_OF_ALL * physical_memory()))
 
 
 def physical_memory() -> int:
@@ -216,43 +210,27 @@ def physical_memory() -> int:
         return 4 * 2**30
 
 
-def _machine_memory() -> tuple[int, int] | None:
-    """Return (total, available without swapping) in bytes, as Linux reports them."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return physical_memory(), int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def _container_memory() -> tuple[int, int] | None:
-    """Return (limit, free) in bytes for this process's container; None without a limit."""
+def _memories() -> Iterator[tuple[int, int]]:
+    """Yield (total, free) in bytes of the machine, the container and the address space, where they are limited."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        available = next((line for line in lines if line.startswith("MemAvailable:")), "")  # without swapping
+        yield physical_memory(), int(available.split()[1]) * 1024
     for limit, used in (
         (_CGROUP / "memory.max", _CGROUP / "memory.current"),
         (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
     ):
-        try:
+        with suppress(OSError, ValueError):
             allowed = int(limit.read_text(encoding="ascii"))  # "max" is no number: no limit
-            return allowed, max(0, allowed - int(used.read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _process_memory() -> tuple[int, int] | None:
-    """Return (limit, free) in bytes for this process's address space (`ulimit -v`); None without a limit."""
-    try:
+            yield allowed, max(0, allowed - int(used.read_text(encoding="ascii")))
+            break
+    with suppress(ImportError, ValueError, OSError, IndexError):
         import resource
 
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            return None
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        return limit, max(0, limit - pages * os.sysconf("SC_PAGE_SIZE"))
-    except (ImportError, ValueError, OSError, IndexError):
-        return None
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)  # `ulimit -v`
+        if most != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            yield most, max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def shown_bytes(n_bytes: float) -> str:

@@ -9,11 +9,11 @@ from certimap.errors import SolverError
 
 
 def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
-    """Return natural logs unchanged after rejecting NaN; all bounds and masses pass through here.
+    """Return natural logs unchanged; raise SolverError for NaN, with `what` before it. All bounds pass through
+    here.
 
-    `what` begins the error message, such as 'a box was closed at'. inf is accepted and means no bound; -inf is
-    accepted and means that the box is proved impossible. Raises SolverError for NaN: `max(x, nan)` is x in Python,
-    so that a NaN would count as a proof.
+    inf means no bound, -inf that the box is proved impossible; `max(x, nan)` is x, so that NaN would count as a
+    proof.
     """
     highest = log_values if isinstance(log_values, float) else np.max(log_values, initial=-np.inf)
     if np.isnan(highest):

@@ -35,8 +35,7 @@ class Named:
 def lazily(package: str) -> tuple[dict[str, str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return what loads the names in a package's `__init__.pyi` when first used.
 
-    The places are the module of every name (that of a module is the package itself); then follow the functions
-    `__getattr__` and `__dir__` of the package.
+    That is the module of every name (of a module: the package), and the package's `__getattr__` and `__dir__`.
     """
     stub = pkgutil.get_data(package, "__init__.pyi")
     assert stub is not None

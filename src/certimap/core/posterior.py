@@ -368,10 +368,7 @@ def offer_of(capability: Capability) -> str:
 
 @cache
 def offers(available: frozenset[Offer], wants: tuple[Capability | str, ...]) -> bool:
-    """Whether every wanted capability is available; one member of a union is enough.
-
-    Either argument may name a class by its place, "module:Class", to avoid importing it.
-    """
+    """Whether a class, or a member of a union, of every wish is available; either may be named by its place."""
     places = {_place(kind) for kind in available}
     return all(any(_place(part) in places for part in get_args(want) or (want,)) for want in wants)
 

@@ -29,10 +29,8 @@ def answers_in(posterior: Probes | Bounds, boxes: Boxes) -> Answers:
 
 
 def log_bounds(posterior: Probes | Bounds, boxes: Boxes) -> Floats:
-    """Return upper bounds on the points of some boxes, natural logs, shape (batch,).
-
-    A posterior without a prober of its own is called once, and not for every state of every variable.
-    """
+    """Return upper bounds on the points of some boxes, natural logs, shape (batch,)."""
+    # without a prober, one call serves, and not one for every state of every variable
     if isinstance(posterior, Probes):
         return answers_in(posterior, boxes).log_bound
     return np.asarray(posterior.log_bound(boxes), np.float64)

@@ -110,10 +110,9 @@ def make_query(
     observed: set[int] = set()
     labelled: dict[int, int] = {}  # states observed by label, set together at the end
     for name, value in items_of(evidence):
-        if is_missing(value):
-            domain.index(name)
-            continue
         i = domain.index(name)
+        if is_missing(value):
+            continue
         variable = domain.variables[i]
         if isinstance(variable, Real):
             if is_sequence(value):
@@ -137,10 +136,7 @@ def make_query(
 
 
 def names_of(variables: Any, what: str = "the query", error: type[CertimapError] = QueryError) -> list[Any]:
-    """Return names of variables as a list; a single name gives a list of one.
-
-    Raises `error` for anything but a name or an iterable of names.
-    """
+    """Return names of variables as a list, a single name as a list of one; raise `error` for anything else."""
     if isinstance(variables, str):
         return [variables]
     if is_iterable(variables):
@@ -222,10 +218,8 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[Floats, bool]:
 
 
 def explicit_form(value: Any) -> str | None:
-    """Return the key of {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}, else None.
-
-    The content must be a list or an object, unlike a single weight, so that a state may have such a name too.
-    """
+    """Return the key of {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}, else None."""
+    # the content must be a container, unlike a single weight, so that a state may have such a name too
     if is_mapping(value) and len(value) == 1:
         name, content = next(iter(value.items()))
         if name in _FORMS and isinstance(content, list | tuple | set | frozenset | Mapping | np.ndarray):

@@ -395,16 +395,9 @@ class ResultList(list[Answer]):
     answers
         One per row.
     labels
-        The rows' labels; None numbers them from 0.
+        The rows' labels, also an attribute; None numbers them from 0.
     interrupted
-        Whether Ctrl-C ended the batch.
-
-    Attributes
-    ----------
-    labels
-        The row labels, one per answer.
-    interrupted
-        Whether Ctrl-C ended the batch; rows not reached are absent.
+        Whether Ctrl-C ended the batch, so that rows are absent; also an attribute.
     """
 
     def __init__(

@@ -114,15 +114,8 @@ class Explanation:
 
     def beside(self) -> Record:
         """Return the part of `to_dict` without the answer; infinite numbers are None."""
-        parts: Record = {
-            "lead": None if self.lead is None else asdict(self.lead),
-            "removed": [asdict(swing) for swing in self.removed],
-            "changed": [asdict(swing) for swing in self.changed],
-            "log_odds_free": self.log_odds_free,
-            "tolerances": [asdict(tolerance) for tolerance in self.tolerances],
-            "superseded": self.superseded,
-        }
-        return json_ready(parts)
+        parts = asdict(replace(self, answer=None))
+        return json_ready({name: part for name, part in parts.items() if name != "answer"})
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -140,7 +133,8 @@ class Explanation:
             times = math.exp(min(self.lead.nats, 700.0))
             yield ""
             yield f"Lead over the runner-up: {times:.6g} times as probable (proved: {self.lead.kind})"
-            yield from _differences(self.answer.assignment, self.lead.runner_up)
+            other, own = self.lead.runner_up, self.answer.assignment.items()
+            yield from aligned(((n, str(s), "->", str(other[n])) for n, s in own if other[n] != s), "  ")
         yield ""
         yield "Observations that the answer hangs on"
         turning = [s for s in self.removed if s.changes]
@@ -155,13 +149,6 @@ class Explanation:
         if self.tolerances:
             yield "Ranges of single entries in which the answer stays (the tightest first)"
             yield from aligned((_range(t) for t in self.tolerances), "  ")
-
-
-def _differences(answer: dict[str, Label], other: dict[str, Label]) -> Iterable[str]:
-    yield from aligned(
-        ((name, f"{label}", "->", f"{other[name]}") for name, label in answer.items() if other[name] != label),
-        "  ",
-    )
 
 
 def _swings(swings: Iterable[Swing], word: str) -> Iterable[str]:
@@ -321,10 +308,8 @@ def _crossing(own: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def _log_joint(network: BayesianNetwork, evidence: Evidence, assignment: Mapping[str, Label]) -> float:
-    """Return ln p(assignment, evidence), on the scale of `MapResult.log_joint`; -inf where it is impossible.
-
-    The assignment replaces evidence on the query variables; the log weights of the assigned states are added.
-    """
+    """Return ln p(assignment, evidence), on the scale of `MapResult.log_joint`; -inf where it is impossible."""
+    # the assignment replaces evidence on the query variables; the log weights of its states are added
     soft = make_query(network.domain, list(assignment), {k: v for k, v in evidence.items() if k in assignment})
     states = soft.query_domain.encode(dict(assignment))
     own = math.fsum(soft.log_weights[network.domain.offsets[soft.variables] + states])

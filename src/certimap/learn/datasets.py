@@ -171,19 +171,15 @@ def _folder(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
 
 def _assemble(name: str, present: dict[str, Ints16]) -> Dataset:
     largest = max(present, key=lambda split: len(present[split]))
-    preferred = {"train": largest, "valid": "test", "test": "valid"}
-    sources: dict[str, str] = {}
-    for split in SPLITS:
-        stand_in = preferred[split] if preferred[split] in present else largest
-        sources[split] = split if split in present else stand_in
+    other = {"train": largest, "valid": "test", "test": "valid"}
+    sources = {s: next(x for x in (s, other[s], largest) if x in present) for s in SPLITS}
     widths = {split: rows.shape[1] for split, rows in present.items()}
     if len(set(widths.values())) != 1:
         raise DataError(f"the splits of {name!r} have different numbers of columns: {widths}")
-    states = [2] * widths[largest]
-    for rows in present.values():
-        states = [max(a, int(b) + 1) for a, b in zip(states, rows.max(axis=0), strict=True)]
-    splits = {split: present[source] for split, source in sources.items()}
-    return Dataset(name, Domain.of_sizes(states), splits["train"], splits["valid"], splits["test"], sources)
+    highest = np.max([rows.max(axis=0) for rows in present.values()], axis=0).tolist()
+    domain = Domain.of_sizes(max(2, top + 1) for top in highest)
+    train, valid, test = (present[sources[split]] for split in SPLITS)
+    return Dataset(name, domain, train, valid, test, sources)
 
 
 @lru_cache(maxsize=64)

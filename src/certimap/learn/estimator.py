@@ -43,35 +43,9 @@ class LearnerSettings(TypedDict, total=False):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DensityEstimator:
-    """Base class: parameters, scoring and sampling. Subclasses implement `_fit` and set `model_`.
+    """Base class: parameters (see `LearnSPN`), scoring and sampling. Subclasses implement `_fit` and set `model_`.
 
     A subclass is a dataclass, whose fields are the parameters that scikit-learn reads from the constructor.
-
-    Parameters
-    ----------
-    kinds
-        Overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
-    domain
-        The variables and their states; by default they are read off the table.
-    random_state
-        Seed or generator. Equal seeds give equal models whatever the number of threads.
-    time_limit
-        Seconds; the best model so far is kept.
-    progress
-        Whether to show progress; None means on a terminal.
-
-    Attributes
-    ----------
-    model_
-        The fitted model.
-    domain_
-        Its variables.
-    seed_
-        The seed of the run; pass it as `random_state` to repeat the run.
-    n_features_in_, feature_names_in_
-        Number and names of the columns.
-    timed_out_
-        Whether the time limit cut learning short.
     """
 
     kinds: Mapping[str, Kind] | None = None
@@ -80,10 +54,10 @@ class DensityEstimator:
     time_limit: float | None = None
     progress: bool | None = None
 
-    model_: Any = field(init=False)
-    domain_: Domain = field(init=False)
-    seed_: int = field(init=False)
-    timed_out_: bool = field(init=False)
+    model_: Any = field(init=False)  # the fitted model
+    domain_: Domain = field(init=False)  # its variables
+    seed_: int = field(init=False)  # of the run; as `random_state` it repeats the run
+    timed_out_: bool = field(init=False)  # whether the time limit cut learning short
     _as_frame: bool = field(init=False)
     _posterior: Any = field(init=False)
     _deadline: float | None = field(init=False)
@@ -367,17 +341,13 @@ def _log_likelihoods(posterior: BoxPosterior, points: Points, missing: Flags) ->
     if len(whole):
         out[whole] = posterior.log_prob(np.ascontiguousarray(points[whole]))
     rows = np.flatnonzero(partial)
+    domain = posterior.domain
     for start in range(0, len(rows), BATCH):
         chunk = rows[start : start + BATCH]
-        out[chunk] = _marginals(posterior, points[chunk], missing[chunk])
+        mask = Boxes.of_points(domain, np.where(missing[chunk], 0, points[chunk])).mask
+        mask |= np.repeat(missing[chunk], domain.n_states, axis=1)
+        out[chunk] = posterior.log_mass(Boxes(domain, mask))
     return out
-
-
-def _marginals(posterior: BoxPosterior, points: Points, missing: Flags) -> Floats:
-    """Return ln of the mass of the box given by each row's known values (discrete domains)."""
-    domain = posterior.domain
-    mask = Boxes.of_points(domain, np.where(missing, 0, points)).mask
-    return posterior.log_mass(Boxes(domain, mask | np.repeat(missing, domain.n_states, axis=1)))
 
 
 def _by_pattern(model: Any, points: Points, missing: Flags) -> Floats:

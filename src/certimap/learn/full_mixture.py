@@ -244,10 +244,8 @@ class _Components:
 
 
 def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -> _Expected:
-    """Condition one Gaussian on the known columns of each pattern, all patterns at once.
-
-    In the matrices, missing columns are independent with variance 1, which leaves the inverses unchanged.
-    """
+    """Condition one Gaussian on the known columns of each pattern, all patterns at once."""
+    # missing columns are made independent with variance 1, which leaves the inverses unchanged
     known = block.known.astype(np.float64)
     both, lost = known[:, :, None] * known[:, None, :], 1.0 - known
     matrices = covariance * both + np.eye(len(mean)) * lost[:, None, :]

@@ -125,11 +125,9 @@ class Patterns:
 
 
 class Passes(RowPasses[Parameters, Counts]):
-    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
+    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads."""
 
-    `codes`, shape (n, n_rows), are positions of the states, `n_states[i]` where missing; `order` and `parent` are
-    the tree, as in `Parameters`. `workers` None takes a thread per processor.
-    """
+    # `codes` is (n, n_rows), `n_states[i]` where missing; `order` and `parent` are as in `Parameters`
 
     def __init__(
         self, domain: Domain, codes: Ints, order: Ints, parent: Ints, n_hidden: int, workers: int | None
@@ -277,10 +275,8 @@ def _cluster(features: Floats32, rows: Ints, n_hidden: int, key: int) -> Ints:
 
 
 def split_states(parameters: Parameters, n_hidden: int, rng: np.random.Generator) -> Parameters:
-    """Split the latent states evenly into `n_hidden` states; the model stays almost the same.
-
-    Transitions change at random by up to half, so that expectation-maximisation can tell the new states apart.
-    """
+    """Split the latent states evenly into `n_hidden`, and change transitions at random by up to half."""
+    # so that expectation-maximisation can tell the new states apart
     k = parameters.n_hidden
     origin = np.arange(n_hidden) % k
     share = (1.0 / np.bincount(origin, minlength=k)[origin]).astype(np.float32)

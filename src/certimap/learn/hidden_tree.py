@@ -274,11 +274,8 @@ def hclt(
 def _chosen_leaves(
     model: HiddenChowLiuModel, bars: Bars, rows: DataTable, held_out: DataTable | None, smoothing: float
 ) -> dict[int, _Leaves]:
-    """Return each real column's family, and its parameters under each latent state.
-
-    The bars of learning stay unless held-out cells, given the rest of their rows, are denser under another family
-    by more than the standard error of the difference. Counts are never bars.
-    """
+    """Return each real column's family, and its parameters under each latent state."""
+    # bars stay unless held-out cells, given the rest of their rows, are clearly denser; counts are never bars
     wanted = list(bars.histograms)
     if not wanted:
         return {}

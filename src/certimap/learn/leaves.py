@@ -140,10 +140,7 @@ def are_labels(values: Floats) -> bool:
 
 
 def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
-    """Return the families of the names `wanted` (None: all) that can hold column `i`, the plainest first.
-
-    Raises DataError for an unknown name, and for a family that cannot hold the column's values.
-    """
+    """Return the families `wanted` (None: all) that column `i` may have, the plainest first; raises DataError."""
     values = table.observed(i)
     variable = table.domain.variables[i]
     if not isinstance(variable, Real):

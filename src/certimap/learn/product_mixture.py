@@ -34,15 +34,11 @@ SMOOTHINGS = (0.1, 1.0)
 
 
 class MixtureChoice(NamedTuple):
-    """Settings tried by `ProductMixture`, and their validation score.
-
-    `n_components`, `smoothing`: the settings. `leaves`: the family of each column, by column name.
-    `log_likelihood`: mean natural-log likelihood of the validation rows; None without a choice to make.
-    """
+    """Settings tried by `ProductMixture`, and the mean natural-log likelihood of the validation rows, if any."""
 
     n_components: int
     smoothing: float
-    leaves: Mapping[str, str]
+    leaves: Mapping[str, str]  # the family of each column, by column name
     log_likelihood: float | None
 
 

@@ -66,11 +66,9 @@ class _Values:
 
 
 class RegionPasses(RowPasses[Tables, Tables]):
-    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
+    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads."""
 
-    `pixels` are the variables of regions of one pixel, -1 for others; `codes`, shape (n_rows, n), positions of
-    states, `n_states[i]` where missing. `workers` None takes a thread per processor.
-    """
+    # `pixels`: variables of regions of one pixel, else -1; `codes`: (n_rows, n), `n_states[i]` where missing
 
     def __init__(
         self, graph: RegionGraph, pixels: list[int], codes: Ints, n_nodes: int, workers: int | None
@@ -166,11 +164,10 @@ class RegionGraph:
 
 
 def region_graph_of(height: int, width: int, step: int | None) -> RegionGraph:
-    """Return the region graph of a picture.
+    """Return the region graph of a picture; each rectangle occurs once, so that splits share regions.
 
-    `height`, `width`: size of the picture in pixels. `step`: None halves squares both ways, and then the halves
-    into squares: quad graphs. A number cuts rectangles at all its multiples, both ways, and halves smaller
-    rectangles (after Poon and Domingos 2011). Splits share regions: each rectangle occurs once.
+    Without a `step`, squares are halved both ways, and the halves into squares: quad graphs. A number cuts
+    rectangles at all its multiples, both ways, and halves smaller rectangles (after Poon and Domingos 2011).
     """
     graph = RegionGraph()
     numbers: dict[Rectangle, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
@@ -169,7 +169,12 @@ class LearnSPN(DensityEstimator):
                 if learner is None or learner_for != (min_rows, n_clusters):
                     learner, learner_for = self._learner(train, trial, plain), (min_rows, n_clusters)
                 sketch = learner.learn(threshold, self._deadline)
-                for choice in _judge(sketch, held_out, self._smoothings, trial):
+                choices = [trial]
+                if held_out is not None:
+                    evaluate = _Evaluator(sketch, held_out.points)
+                    worth = {s: float(np.mean(evaluate(s))) for s in self._smoothings}
+                    choices = [trial._replace(smoothing=s, log_likelihood=worth[s]) for s in self._smoothings]
+                for choice in choices:
                     self.choices_.append(choice)
                     worth = 0.0 if choice.log_likelihood is None else choice.log_likelihood
                     if best is None or worth > best[0]:
@@ -191,16 +196,6 @@ class LearnSPN(DensityEstimator):
             value = float(np.mean(_Evaluator(sketch, held_out.points)(self.choice_.smoothing)))
             self.choice_ = self.choice_._replace(log_likelihood=value)
         return sketch
-
-
-def _judge(
-    sketch: Sketch, held_out: DataTable | None, smoothings: Sequence[float], trial: SettingsChoice
-) -> Iterable[SettingsChoice]:
-    """Return one choice per smoothing for a sketch, each with its validation likelihood."""
-    if held_out is None:
-        return [trial]
-    evaluate = _Evaluator(sketch, held_out.points)
-    return [trial._replace(smoothing=s, log_likelihood=float(np.mean(evaluate(s)))) for s in smoothings]
 
 
 def _several(name: str, value: T | Sequence[T], accepts: Callable[[float], bool], accepted: str) -> list[T]:
@@ -521,10 +516,7 @@ class Sketch:
 
 
 class _Evaluator:
-    """Log-likelihoods of rows: all leaf products at once as matrix products, then the inner nodes.
-
-    Single precision inside: about six digits, enough to compare settings.
-    """
+    """Log-likelihoods of rows in single precision: leaf products as matrix products, then the inner nodes."""
 
     def __init__(self, sketch: Sketch, points: Points) -> None:
         self.sketch, self.points, self.n_rows = sketch, points, len(points)

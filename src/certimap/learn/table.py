@@ -129,10 +129,9 @@ def read_table(
 
 
 def encode(data: Any, domain: Domain) -> DataTable:
-    """Turn a table into positions of a known domain.
+    """Turn a table into positions of a known domain; raises DataError where they do not fit together.
 
     Frames and mappings are matched by column name (further columns are ignored), arrays by position.
-    Raises DataError for a missing column, a wrong number of columns, or a value that is not a state.
     """
     if not isinstance(domain, Domain):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"domain is {shown(domain)}; expected a certimap.Domain, or None")

@@ -244,10 +244,7 @@ BATCH = 8192
 
 
 def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
-    """Return (weighted) joint counts of all pairs of states, shape (total_states, total_states).
-
-    Float32 sums over a batch of rows are exact for whole counts.
-    """
+    """Return (weighted) joint counts of all pairs of states; float32 sums of a batch are exact for whole ones."""
     size = indicators.shape[1]
     total = np.zeros((size, size))
     for start in range(0, len(indicators), BATCH):
@@ -258,10 +255,8 @@ def pair_counts(indicators: Floats32, weights: Floats | None = None) -> Floats:
 
 
 def smoothed_joint(counts: Floats, domain: Domain, smoothing: float) -> Floats:
-    """Return joint probabilities of all pairs of states; diagonal blocks hold the margins on the diagonal.
-
-    `smoothing` pseudo-counts are spread over each pair's table, so that all tables agree on their margins.
-    """
+    """Return joint probabilities of all pairs of states; a diagonal block holds the margin on its diagonal."""
+    # `smoothing` pseudo-counts are spread over each pair's table, so that all tables agree on their margins
     sizes = domain.n_states.astype(np.float64)
     per_state = np.repeat(smoothing / sizes, domain.n_states)
     pseudo = np.outer(per_state, 1.0 / np.repeat(sizes, domain.n_states))
@@ -275,10 +270,7 @@ def smoothed_joint(counts: Floats, domain: Domain, smoothing: float) -> Floats:
 
 
 def mutual_information(joint: Floats, domain: Domain) -> Floats:
-    """Return the mutual information in nats of all pairs, shape (n, n), 0 on the diagonal.
-
-    Each pair uses the margins of its own table: with missing values, pairs rest on different rows.
-    """
+    """Return the mutual information of all pairs in nats, shape (n, n), each by the margins of its own table."""
     row_sums = np.add.reduceat(joint, domain.offsets[:-1], axis=1)  # P(state) in the table of each pair
     margin = np.repeat(row_sums, domain.n_states, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -290,10 +282,7 @@ def mutual_information(joint: Floats, domain: Domain) -> Floats:
 
 
 def spanning_tree(information: Floats) -> tuple[Ints, Ints]:
-    """Return the maximum spanning tree as (order, parent), as in `Tree`; it is one tree, even without information.
-
-    The root is a centre of the tree, so that the tree is shallow.
-    """
+    """Return order and parents, as in `Tree`, of the maximum spanning tree, from a centre: it is shallow."""
     csgraph: Any = import_module("scipy.sparse.csgraph")  # no types there
     n = len(information)
     if n == 1:

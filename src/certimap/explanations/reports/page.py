@@ -31,11 +31,8 @@ from certimap.io.files import AnyPath
 
 
 def result_of(record: Record, path: AnyPath) -> MapResult:
-    """Return the result that a record was written from.
-
-    Numbers that JSON holds as null are infinite where the result has them so, else None. Raises ParseError, naming
-    the file, where an entry is missing or of another type.
-    """
+    """Return the result that a record was written from; raises ParseError, naming the file, where damaged."""
+    # numbers that JSON holds as null are infinite where the result has them so, else None
     try:
         certificate = dict(record["certificate"])
         certificate["kind"] = CertificateKind(certificate["kind"])
@@ -65,10 +62,7 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
 
 
 def explanation_of(record: Record, result: MapResult, path: AnyPath) -> Explanation | None:
-    """Return the explanation that a record holds beside its answer (`certimap solve --explain`), or None.
-
-    Raises ParseError, naming the file, where it is damaged.
-    """
+    """Return the explanation beside an answer (`certimap solve --explain`), if any; ParseError where damaged."""
     held = record.get("explanation")
     if held is None:
         return None
@@ -281,7 +275,9 @@ def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained:
     asked: Record = record["asked"]
     warnings = "".join(f"<p><strong>{escaped(text)}</strong></p>" for text in warnings_of(result))
     look = "verdict" if result.certified else "verdict open"
-    verdict = f"<div class='{look}'>{warnings}<p>{escaped(_plain(result))}</p></div>"
+    proved = _plain(result.certificate)
+    proved = in_words_of_density(proved) if result.is_density else proved
+    verdict = f"<div class='{look}'>{warnings}<p>{escaped(proved)}</p></div>"
     parts = [
         "<h3>Question</h3>", _question(asked, result),
         "<h3>Answer</h3>", _answers(result),
@@ -293,13 +289,8 @@ def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained:
     return "".join(parts)
 
 
-def _plain(result: MapResult) -> str:
-    """State the certificate for a reader without the vocabulary."""
-    text = _plain_of(result.certificate)
-    return in_words_of_density(text) if result.is_density else text
-
-
-def _plain_of(c: Certificate) -> str:
+def _plain(c: Certificate) -> str:
+    """State a certificate for a reader without the vocabulary."""
     if c.kind == "exact":
         return "It is proved that no other assignment is more probable than this one."
     factor = f"{1.0 - c.epsilon:.4g}"
