@@ -103,9 +103,7 @@ class Circuit(Model):
         return self.children[self.child_ptr[node] : self.child_ptr[node + 1]]
 
     def params_of(self, node: int) -> Floats:
-        """Return the parameters of the leaf `node`: log weights per state (nats), or those of a leaf on a real
-        variable.
-        """
+        """Return the parameters of the leaf `node`: log weights per state (nats), or those of its kind."""
         return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
 
     def reached(self) -> Flags:
@@ -130,16 +128,12 @@ class Circuit(Model):
         place[slice(len(self.domain)) if variables is None else variables] = np.arange(len(domain))
         n_children, n_params = np.diff(self.child_ptr), np.diff(self.param_ptr)
         on_edges = np.repeat(kept, n_children)
-        return Circuit(
-            domain,
-            self.kind[kept],
-            np.concatenate([[0], np.cumsum(n_children[kept])]).astype(np.int64),
-            (np.cumsum(kept) - 1)[self.children[on_edges]],
-            self.log_weights[on_edges],
-            place[self.leaf_var[kept]],
-            np.concatenate([[0], np.cumsum(n_params[kept])]).astype(np.int64),
-            self.params[np.repeat(kept, n_params)],
+        child_ptr, param_ptr = (
+            np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int64) for counts in (n_children, n_params)
         )
+        edges = (child_ptr, (np.cumsum(kept) - 1)[self.children[on_edges]], self.log_weights[on_edges])
+        params = (param_ptr, self.params[np.repeat(kept, n_params)])
+        return Circuit(domain, self.kind[kept], *edges, place[self.leaf_var[kept]], *params)
 
 
 class CircuitBuilder:
@@ -200,14 +194,11 @@ class CircuitBuilder:
         return self.categorical(variable, log_weights=(0.0 if s == state else -math.inf for s in range(size)))
 
     def gaussian(self, variable: int, mean: float, sd: float) -> int:
-        """Add a Gaussian leaf on the real variable at position `variable`, with a `mean` and a standard deviation
-        `sd` > 0.
-        """
+        """Add a Gaussian leaf on the real variable at position `variable`, with `mean` and deviation `sd` > 0."""
         return self.real("gaussian", variable, mean, sd)
 
     def real(self, kind: str, variable: int, *params: float) -> int:
-        """Add a leaf on the real variable at position `variable`, of a `kind` in the table of
-        `certimap.circuits.leaves`.
+        """Add a leaf on the real variable at position `variable`, of a `kind` of `certimap.circuits.leaves`.
 
         `kind` is a name such as "gaussian"; `params` are its parameters, in its order.
         """
@@ -310,16 +301,10 @@ class CircuitBuilder:
         """
         if not len(self):
             raise ModelError("a circuit needs at least one node")
-        made = Circuit(
-            self.domain,
-            np.array(self._kind, np.int8),
-            np.array(self._child_ptr, np.int64),
-            np.array(self._children, np.int64),
-            np.array(self._log_weights, np.float64),
-            np.array(self._leaf_var, np.int32),
-            np.array(self._param_ptr, np.int64),
-            np.array(self._params, np.float64),
-        )
+        kind, leaf_var = np.array(self._kind, np.int8), np.array(self._leaf_var, np.int32)
+        children = (np.array(self._child_ptr, np.int64), np.array(self._children, np.int64))
+        params = (np.array(self._param_ptr, np.int64), np.array(self._params, np.float64))
+        made = Circuit(self.domain, kind, *children, np.array(self._log_weights, np.float64), leaf_var, *params)
         if normalised:
             _check_total(made)
         return made

@@ -151,17 +151,10 @@ class Plan:
         log_weights = np.zeros(self.n_edges)
         log_weights[inner_slots] = self.log_weights
         kind = np.concatenate([leaf_code, np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT)]).astype(np.int8)
-        n_nodes = n_leaf_nodes + self.n_nodes
-        return Circuit(
-            self.domain,
-            kind,
-            child_ptr,
-            children,
-            log_weights,
-            np.concatenate([variables, np.full(self.n_nodes, -1)]).astype(np.int32),
-            np.concatenate([param_ptr, np.full(n_nodes - n_leaf_nodes, param_ptr[-1])]).astype(np.int64),
-            np.ascontiguousarray(params),
-        )
+        leaf_var = np.concatenate([variables, np.full(self.n_nodes, -1)]).astype(np.int32)
+        param_ptr = np.concatenate([param_ptr, np.full(self.n_nodes, param_ptr[-1])]).astype(np.int64)
+        of_leaves = (leaf_var, param_ptr, np.ascontiguousarray(params))
+        return Circuit(self.domain, kind, child_ptr, children, log_weights, *of_leaves)
 
 
 SECONDS_PER_EDGE = 2e-7

@@ -109,7 +109,8 @@ class CircuitPosterior:
         return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("plan", "log_evidence", "workers", "origin")}
+        given = {"log_evidence": self.log_evidence, "workers": self.workers, "origin": self.origin}
+        return {"plan": self.plan, **given}
 
     def cut(self, cells: Domain, edges: Edges) -> CircuitPosterior:
         """Return the distribution over the cells of a partition, a circuit with the same structure.

@@ -122,10 +122,9 @@ class TensorPlan:
         out = np.empty((n, len(domain)), domain.point_dtype)
         start, block = 0, self.block
         while start < n:
-            seed = _seed(rng)
             size = min(block, n - start)
             try:
-                out[start : start + size] = self._draw(size, seed).cpu().numpy()
+                out[start : start + size] = self._draw(size, rng).cpu().numpy()
             except torch().OutOfMemoryError:
                 block = self.with_less(block)
             else:
@@ -142,9 +141,9 @@ class TensorPlan:
             values[rows] = terms.sum(1) if log_weights is None else _log_sum(terms + log_weights)
         return values
 
-    def _draw(self, n: int, seed: int) -> Tensor:
+    def _draw(self, n: int, rng: np.random.Generator) -> Tensor:
         """Walk down from the root with n rows at once, shape (n, n_variables)."""
-        generator = torch().Generator(device=self.device).manual_seed(seed)
+        generator = torch().Generator(device=self.device).manual_seed(int(rng.integers(2**63)))
         active = torch().zeros((self.layers.n_rows, n), dtype=torch().bool, device=self.device)
         active[-1] = True
         for rows, members, log_weights in reversed(self._steps):
@@ -189,10 +188,6 @@ class TensorPlan:
         by_state = by_value[:, None, :] * self._tables[:, :, None]
         out = torch().zeros((total_states, values.shape[1]), dtype=self.dtype, device=self.device)
         return out.index_add_(0, self._columns.reshape(-1), by_state.reshape(-1, values.shape[1]))
-
-
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**63))
 
 
 def _log_sum(terms: Tensor) -> Tensor:
@@ -269,13 +264,8 @@ class Layers:
         places = np.where(exists, starts[:, None] + within, 0)
         tables = np.where(exists, plan.log_tables[places], -np.inf)
         columns = np.where(exists, domain.offsets[leaf_var][:, None] + within, 0)
-        return cls(
-            1 + n_leaves + plan.n_nodes,
-            leaf_var,
-            tables,
-            columns,
-            _layers(plan, leaf_of.astype(np.int64), n_leaves),
-        )
+        layers = _layers(plan, leaf_of.astype(np.int64), n_leaves)
+        return cls(1 + n_leaves + plan.n_nodes, leaf_var, tables, columns, layers)
 
 
 def _layers(plan: Plan, leaf_of: Ints, n_leaves: int) -> tuple[Layer, ...]:
@@ -339,11 +329,7 @@ def torch() -> Any:
 
 
 def device_of(name: str) -> Any:
-    """Return the device with a name such as "cpu", "cuda" or "cuda:1".
-
-    Raises MissingDependency without PyTorch, and SolverError for an invalid name or a device that this machine
-    lacks.
-    """
+    """Return the device with a name such as "cpu" or "cuda:1"; SolverError if this machine lacks it."""
     try:
         device = torch().device(name)
     except (RuntimeError, TypeError):
@@ -364,9 +350,8 @@ DEVICE_ERROR = 2.0  # error of a device's exp and log, relative to the CPU's, in
 class TensorPosterior:
     """p(q | e) of a conditioned circuit on a device in float64, with only `sample` and `log_prob`.
 
-    It is for methods based on draws and on values of points. Draws depend on the device ("cpu", "cuda" or
-    "cuda:N"), but not on threads. All logs are natural. Raises MissingDependency without PyTorch, SolverError
-    without the device, and ModelError for real variables.
+    Draws depend on the device ("cpu", "cuda" or "cuda:N"), but not on threads. All logs are natural. Raises
+    MissingDependency without PyTorch, SolverError without the device, and ModelError for real variables.
     """
 
     def __init__(self, posterior: CircuitPosterior, device: str) -> None:
@@ -408,10 +393,7 @@ def on_device(posterior: Posterior, device: str) -> TensorPosterior:
 
 
 def log_error(plan: Plan) -> float:
-    """Return a bound (nats) on the error of a log computed by adding logs and by sums of exponentials.
-
-    The bound for the logs of a box search (see `rounding.py`), at the smallest possible value.
-    """
+    """Return a bound (nats) on a log's error: that of a box search (`rounding.py`) at the smallest value."""
     counts = count_roundings(probe_arrays(plan)._replace(in_logs=np.ones(plan.n_leaves, np.bool_)))
     reach = counts[ENTROPY] - _least_log(plan)
     return float(DEVICE_ERROR * ULP * (counts[STEPS] + counts[ALL_SUMS] * reach) + plan.log_error)

@@ -47,8 +47,9 @@ class Windows:
 
     def part(self, components: Ints) -> Windows:
         """Return the windows of some components."""
-        parts = {name: getattr(self, name)[components] for name in ("centres", "means", "weights", "sds")}
-        return replace(self, **parts)
+        arrays = (self.centres, self.means, self.weights, self.sds)
+        centres, means, weights, sds = (array[components] for array in arrays)
+        return Windows(centres, means, weights, sds, self.low, self.high, self.log_slack)
 
     def log_masses(self, points: Floats) -> Floats:
         """Return ln of the windows' mass at points of shape (rows, K, n), or (rows, 1, n): shape (rows, K)."""
