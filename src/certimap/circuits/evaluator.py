@@ -14,8 +14,7 @@ import numpy as np
 
 from certimap.circuits.kernels import statistics
 from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
-from certimap.circuits.kernels.each import Places, downward
-from certimap.circuits.kernels.evaluate import assign_slots, evaluate, load_block, upward
+from certimap.circuits.kernels.evaluate import Places, assign_slots, downward, evaluate, load_block, upward
 from certimap.circuits.kernels.real import fill_scales
 from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
 from certimap.circuits.kernels.statistics import find_floors, most_roundings

@@ -18,9 +18,8 @@ from certimap.circuits import walks
 from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
-from certimap.circuits.kernels.climb import CapTable, Pool, climb_rows
 from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
-from certimap.circuits.kernels.probe import probe_rows
+from certimap.circuits.kernels.probe import CapTable, Pool, climb_rows, probe_rows
 from certimap.circuits.kernels.real import fill_peaks
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan

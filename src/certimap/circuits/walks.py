@@ -8,21 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from certimap.circuits.evaluator import probe_arrays
-from certimap.circuits.kernels import messages as kernels
+from certimap.circuits.kernels import decode as kernels
 from certimap.circuits.kernels.arrays import ProbeArrays
-from certimap.circuits.kernels.decode import (
-    BLOCK,
-    DecodeScratch,
-    WalkArrays,
-    argmax_upward,
-    decode,
-    evaluate_wanted,
-    flow_downward,
-    hash_nodes,
-    leaf_peaks,
-    max_upward,
-)
-from certimap.circuits.kernels.messages import Messages
 from certimap.circuits.kernels.real import mixture_log_densities
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Floats, Ints, Ints32
@@ -33,23 +20,23 @@ from certimap.core.logs import log_sum
 def max_product(plan: Plan) -> Points:
     """Return the assignment decoded by max-product, shape (1, n); among equal states or children the first."""
     nodes, kept = walk_arrays(plan)
-    max_upward(nodes, kept)
+    kernels.max_upward(nodes, kept)
     return _decoded(plan, nodes, kept)
 
 
 def argmax_product(plan: Plan) -> Points:
     """Return argmax-product's assignment at the root, shape (1, n); among equal states or candidates the first."""
     nodes, kept = walk_arrays(plan)
-    argmax_upward(nodes, kept, make_scratch(plan, BLOCK))
+    kernels.argmax_upward(nodes, kept, make_scratch(plan, kernels.BLOCK))
     return _decoded(plan, nodes, kept)
 
 
-def make_scratch(plan: Plan, width: int) -> DecodeScratch:
+def make_scratch(plan: Plan, width: int) -> kernels.DecodeScratch:
     """Return working space for walks that evaluate `width` points together."""
     widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
     pairs = (np.zeros((width, len(plan.domain))), np.empty((widest, width)), np.zeros(widest, np.bool_))
     slot, order = np.full(plan.n_nodes, -1, np.int32), np.empty(plan.n_nodes, np.int32)
-    return DecodeScratch(*pairs, slot, order, np.empty((plan.n_nodes + 1, width)))
+    return kernels.DecodeScratch(*pairs, slot, order, np.empty((plan.n_nodes + 1, width)))
 
 
 def modes(plan: Plan, log_mass: Floats) -> Points:
@@ -65,26 +52,26 @@ def modes(plan: Plan, log_mass: Floats) -> Points:
         nodes, kept = walk_arrays(plan)
         log_flow = np.full(plan.n_nodes, -np.inf)
         log_flow[-1] = 0.0
-        flow_downward(nodes, log_flow)
+        kernels.flow_downward(nodes, log_flow)
         log_leaf_flow = log_flow[plan.parent_of_leaf]  # each leaf's weight in the mixture
         for i in np.flatnonzero(domain.n_states == 0).tolist():
             point[i] = _mode_of_mixture(np.flatnonzero(plan.leaf_var == i), log_leaf_flow, nodes, kept)
     return point[None, :].astype(domain.point_dtype)
 
 
-def walk_arrays(plan: Plan) -> tuple[ProbeArrays, WalkArrays]:
+def walk_arrays(plan: Plan) -> tuple[ProbeArrays, kernels.WalkArrays]:
     """Return the walks' input and output arrays; the peaks of the leaves are already filled."""
     nodes, n_nodes = probe_arrays(plan), plan.n_nodes
     peaks, choice = (np.empty(plan.n_leaves), np.empty(plan.n_leaves)), np.zeros(n_nodes, np.int64)
-    kept = WalkArrays(*peaks, np.empty(n_nodes), choice, np.empty(len(plan.children)), *_groups(plan))
-    leaf_peaks(nodes, kept)
+    kept = kernels.WalkArrays(*peaks, np.empty(n_nodes), choice, np.empty(len(plan.children)), *_groups(plan))
+    kernels.leaf_peaks(nodes, kept)
     return nodes, kept
 
 
-def _decoded(plan: Plan, nodes: ProbeArrays, kept: WalkArrays) -> Points:
+def _decoded(plan: Plan, nodes: ProbeArrays, kept: kernels.WalkArrays) -> Points:
     """Return the root's assignment, shape (1, n)."""
     point = np.zeros(len(plan.domain))
-    decode(plan.n_nodes - 1, nodes, kept, np.empty(plan.n_nodes, np.int32), point)
+    kernels.decode(plan.n_nodes - 1, nodes, kept, np.empty(plan.n_nodes, np.int32), point)
     return point[None, :].astype(plan.domain.point_dtype)
 
 
@@ -99,7 +86,7 @@ def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     weight_bits = plan.log_weights.view(np.int64)
     edges = (plan.is_sum, plan.child_ptr, plan.children, weight_bits)
     with np.errstate(over="ignore"):  # hashes wrap around
-        hash_nodes(*edges, plan.leaf_ptr, leaf_words, identity, key)
+        kernels.hash_nodes(*edges, plan.leaf_ptr, leaf_words, identity, key)
     _, first, places = np.unique(key, return_index=True, return_inverse=True)
     group = first[places]
     n_children = np.diff(plan.child_ptr)
@@ -112,7 +99,7 @@ def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     return group.astype(np.int32), following
 
 
-def _mode_of_mixture(leaves: Ints, log_leaf_flow: Floats, nodes: ProbeArrays, kept: WalkArrays) -> float:
+def _mode_of_mixture(leaves: Ints, log_leaf_flow: Floats, nodes: ProbeArrays, kept: kernels.WalkArrays) -> float:
     """Return the component's peak at which the mixture of these real leaves is densest."""
     starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
     log_weights = np.full(len(starts), -np.inf)
@@ -154,7 +141,7 @@ class Propagation:
         return np.array(states, domain.point_dtype)[None, :], float(change)
 
 
-def _start(plan: Plan) -> tuple[ProbeArrays, Messages]:
+def _start(plan: Plan) -> tuple[ProbeArrays, kernels.Messages]:
     """Return the arrays of a plan, and uniform messages."""
     counts = np.bincount(plan.children, minlength=plan.n_nodes)
     told_ptr = np.concatenate([[0], np.cumsum(plan.domain.n_states[plan.leaf_var])]).astype(np.int64)
@@ -163,7 +150,7 @@ def _start(plan: Plan) -> tuple[ProbeArrays, Messages]:
     told, belief = np.zeros(int(told_ptr[-1])), np.zeros(plan.domain.total_states)
     above_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     above = np.argsort(plan.children, kind="stable").astype(np.int64)
-    return probe_arrays(plan), Messages(*sent, told_ptr, told, belief, above_ptr, above)
+    return probe_arrays(plan), kernels.Messages(*sent, told_ptr, told, belief, above_ptr, above)
 
 
 BEAM_BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
@@ -270,7 +257,7 @@ class _Beam:
         for start in range(0, len(candidates), BEAM_BLOCK):
             block = candidates[start : start + BEAM_BLOCK]
             self.scratch.points[: len(block)] = block
-            evaluate_wanted(node, len(block), self.nodes, self.scratch)
+            kernels.evaluate_wanted(node, len(block), self.nodes, self.scratch)
             out[:, start : start + len(block)] = self.scratch.pair_log[:n_children, : len(block)]
         return out
 

@@ -28,6 +28,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import certimap
@@ -303,7 +304,7 @@ class KernelCache:
 
     def _key(self, sig: Any, target: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the cache key besides sources and versions: kernel, types, processor, bytecode."""
-        _, _, hashes = self._inner._index_key(sig, _Named(target))
+        _, _, hashes = self._inner._index_key(sig, SimpleNamespace(magic_tuple=lambda: target))
         return (self.kernel, repr(sig), target, hashes)
 
     def _reason(self) -> str:
@@ -315,16 +316,6 @@ class KernelCache:
         if self.shipped.is_outdated():
             return "the source, numba or llvmlite is another than that of the shipped kernel"
         return "none is shipped for arguments of these types"
-
-
-class _Named:
-    """Stand-in for a code generator with only its target, for numba's cache key."""
-
-    def __init__(self, target: tuple[Any, ...]) -> None:
-        self._target = target
-
-    def magic_tuple(self) -> tuple[Any, ...]:
-        return self._target
 
 
 class _Clock(threading.local):

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.leaves.family import (
+from certimap.circuits.leaves.gaussian import Gaussian
+from certimap.circuits.leaves.geometric import Geometric
+from certimap.circuits.leaves.kind import (
     COUNTS,
     FROM_ZERO,
     LEAST_SD,
@@ -21,10 +23,8 @@ from certimap.circuits.leaves.family import (
     NUMBERS,
     LeafFamily,
     is_count,
+    leaf_kinds,
 )
-from certimap.circuits.leaves.gaussian import Gaussian
-from certimap.circuits.leaves.geometric import Geometric
-from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.circuits.leaves.poisson import Poisson
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real

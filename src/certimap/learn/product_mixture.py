@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.leaves.family import LeafFamily
+from certimap.circuits.leaves.kind import LeafFamily
 from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain

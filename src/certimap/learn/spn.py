@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.leaves.family import LeafFamily
+from certimap.circuits.leaves.kind import LeafFamily
 from certimap.core.arguments import is_iterable, keywords_hinted
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points

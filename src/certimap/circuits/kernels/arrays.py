@@ -55,8 +55,7 @@ class NewNodes(NamedTuple):
 class Workspace(NamedTuple):
     """Scratch memory of `lay_out`: stacks, and final numbers (-1 at first).
 
-    The members of the nodes on the stack, without inlined ones, lie from `flat_begin` to `flat_end` in the pool
-    `flat_child` and `flat_weight`. Unused parts are never touched, and take no memory.
+    Members of nodes on the stack lie from `flat_begin` to `flat_end` in the pool `flat_child` and `flat_weight`.
     """
 
     stack: Ints32
@@ -205,19 +204,7 @@ def new_space(plan: ProbeArrays) -> Space:
     n_nodes, n_edges, n_leaves = len(plan.is_sum), len(plan.children), len(plan.leaf_var)
     n, columns = len(plan.n_states), plan.offsets[-1]
     return Space(
-        np.zeros(n_nodes),
-        np.zeros(n_nodes),
-        np.zeros(n_leaves),
-        np.zeros(n_leaves),
-        np.zeros(n_edges),
-        np.zeros(n_edges),
-        np.zeros(n_nodes),
-        np.zeros(n_nodes),
-        np.zeros(n_nodes),
-        np.zeros(n_nodes),
-        np.zeros(columns),
-        np.zeros(columns),
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(n),
-    )
+        np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_leaves), np.zeros(n_leaves), np.zeros(n_edges),
+        np.zeros(n_edges), np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes),
+        np.zeros(columns), np.zeros(columns), np.zeros(n), np.zeros(n), np.zeros(n),
+    )  # fmt: skip

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from certimap.circuits.kernels.arrays import Indices, Number, ProbeArrays, Space, new_space
-from certimap.circuits.kernels.climb import CapTable, Pool, climb
-from certimap.circuits.kernels.probe import downward, log_column, slack_of, upward
+from certimap.circuits.kernels.probe import CapTable, Pool, climb, downward, log_column, slack_of, upward
 from certimap.core.arrays import Bytes, Floats, Ints, Ints32, Words
 from certimap.kernels.branching import interval_score_in_kernels
 from certimap.kernels.jit import jit, jit_part
@@ -98,15 +97,9 @@ def gather(plan: ProbeArrays, top: int, pool: Pool) -> int:
 
 @jit_part
 def shrink(
-    plan: ProbeArrays,
-    variables: Indices,
-    bound: Number,
-    mass: Number,
-    roundings: Floats,
-    tau: float,
-    pool: Pool,
+    plan: ProbeArrays, variables: Indices, bound: Number, mass: Number, roundings: Floats, tau: float, pool: Pool,
     space: Space,
-) -> tuple[int, bool]:
+) -> tuple[int, bool]:  # fmt: skip
     """Drop the current box's columns that cannot beat `tau`; return (branching variable, whether any dropped).
 
     The branching variable has the smallest sum of its columns' bounds; -1: none is left; -2: the box is
@@ -226,20 +219,9 @@ def promising_point(plan: ProbeArrays, variables: Indices, pool: Pool, space: Sp
 
 @jit_part
 def search_cap(
-    plan: ProbeArrays,
-    row: int,
-    count: int,
-    variables: Indices,
-    log_factor: float,
-    roundings: Floats,
-    max_boxes: int,
-    table: CapTable,
-    low: Floats,
-    high: Floats,
-    pool: Pool,
-    trace: Trace,
-    space: Space,
-) -> tuple[float, float, int]:
+    plan: ProbeArrays, row: int, count: int, variables: Indices, log_factor: float, roundings: Floats,
+    max_boxes: int, table: CapTable, low: Floats, high: Floats, pool: Pool, trace: Trace, space: Space,
+) -> tuple[float, float, int]:  # fmt: skip
     """Search the box space of row `row`'s node for its maximum; return (upper bound, best value, passes).
 
     Best first; columns of a box that cannot beat the best value by more than `log_factor` are dropped. The
@@ -313,18 +295,9 @@ def search_cap(
 
 @jit()
 def solve_caps(
-    plan: ProbeArrays,
-    table: CapTable,
-    start: int,
-    work_limit: int,
-    max_boxes: int,
-    log_factor: float,
-    roundings: Floats,
-    low: Floats,
-    high: Floats,
-    pool: Pool,
-    trace: Trace,
-) -> tuple[int, Number]:
+    plan: ProbeArrays, table: CapTable, start: int, work_limit: int, max_boxes: int, log_factor: float,
+    roundings: Floats, low: Floats, high: Floats, pool: Pool, trace: Trace,
+) -> tuple[int, Number]:  # fmt: skip
     """Find the caps of `table.targets` from row `start` on, until `work_limit` edges were visited.
 
     Skips solved rows. Returns the row to continue with, which is also the row of a search that did not fit into a

@@ -100,13 +100,8 @@ def expand_box(
     plan: ProbeArrays, of: LeafProducts, mask: Bytes, low: Floats, high: Floats, x: BoxExpansion
 ) -> None:
     """Fill in all components in a box: categorical leaves give their largest entry."""
-    n_states, offsets, functions, tables, log_tables = (
-        plan.n_states,
-        plan.offsets,
-        plan.functions,
-        plan.tables,
-        plan.log_tables,
-    )
+    n_states, offsets, functions = plan.n_states, plan.offsets, plan.functions
+    tables, log_tables = plan.tables, plan.log_tables
     starts, tops, means, precisions = of.starts, of.tops, of.means, of.precisions
     slopes, bends, spreads = x.slope, x.bend, x.spread
     for k in range(len(starts)):
@@ -140,24 +135,14 @@ def expand_box(
 
 @jit()
 def bound_mixture(
-    plan: ProbeArrays,
-    of: LeafProducts,
-    masks: Bytes,
-    low: Floats,
-    high: Floats,
-    x: BoxExpansion,
-    log_bound: Floats,
-    halves: Floats,
-    splits: Floats,
-    middles: Floats,
-) -> None:
+    plan: ProbeArrays, of: LeafProducts, masks: Bytes, low: Floats, high: Floats, x: BoxExpansion,
+    log_bound: Floats, halves: Floats, splits: Floats, middles: Floats,
+) -> None:  # fmt: skip
     """Bound the mixture in each box (natural logs, rounded up); also choose a split and a middle point.
 
-    `halves` (batch, 2) gets the bounds below and above the split.
-
-    All leaves of a real variable rise towards the hull of their peaks, so a part of a box beyond the hull counts
-    by its end nearest to it. One variable gets a split; the others get NaN, as do all variables of a box too small
-    to split.
+    `halves` (batch, 2) gets the bounds below and above the split. One variable gets a split; the others get NaN,
+    as do all variables of a box too small to split. All leaves of a real variable rise towards the hull of their
+    peaks, so a part of a box beyond the hull counts by its end nearest to it.
     """
     n = len(plan.n_states)
     near, far = np.zeros(n), np.zeros(n)

@@ -128,15 +128,9 @@ def mixture_log_densities(
 
 @jit()
 def fill_cell_masses(
-    functions: Functions,
-    tables: Floats,
-    starts: Ints,
-    first_edge: Ints,
-    first_cell: Ints,
-    edges: Floats,
-    least: float,
-    out: Floats,
-) -> None:
+    functions: Functions, tables: Floats, starts: Ints, first_edge: Ints, first_cell: Ints, edges: Floats,
+    least: float, out: Floats,
+) -> None:  # fmt: skip
     """Write ln of the mass of every leaf in every cell of its variable.
 
     Leaf i has `first_cell[i + 1] - first_cell[i]` cells, between neighbours of `edges` from `first_edge[i]` on.

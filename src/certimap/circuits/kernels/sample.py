@@ -61,15 +61,9 @@ def pick_state(start: Scalar, size: Scalar, tables: Floats, u: Scalar) -> Scalar
 
 @jit()
 def sample(
-    plan: PlanArrays,
-    key: np.uint64,
-    first_row: int,
-    cumulated: Floats,
-    stack: Ints32,
-    stream: Words,
-    states: Ints16,
-    reals: Floats,
-) -> None:
+    plan: PlanArrays, key: np.uint64, first_row: int, cumulated: Floats, stack: Ints32, stream: Words,
+    states: Ints16, reals: Floats,
+) -> None:  # fmt: skip
     """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     binary_end, leaf_var, leaf_start = plan.binary_end, plan.leaf_var, plan.leaf_start
@@ -128,18 +122,9 @@ def _pick_state_in(
 
 @jit()
 def _pick_child_in(
-    u: Scalar,
-    start: Scalar,
-    stop: Scalar,
-    children: Ints32,
-    weights: Floats,
-    weight_counts: Floats,
-    node: Scalar,
-    lane: Scalar,
-    values: Floats,
-    counts: Floats,
-    has: Flags,
-) -> Scalar:
+    u: Scalar, start: Scalar, stop: Scalar, children: Ints32, weights: Floats, weight_counts: Floats,
+    node: Scalar, lane: Scalar, values: Floats, counts: Floats, has: Flags,
+) -> Scalar:  # fmt: skip
     """Return a sum's child at `u`, in proportion to weight times mass in the box; never an impossible one."""
     base = counts[node, lane] if has[node] else 0.0
     total, pick = 0.0, children[start]
@@ -157,20 +142,9 @@ def _pick_child_in(
 
 @jit()
 def sample_in_boxes(
-    plan: PlanArrays,
-    key: np.uint64,
-    mask: Flags,
-    low_high: Floats,
-    chosen: Ints,
-    lanes: Ints,
-    values: Floats,
-    counts: Floats,
-    has: Flags,
-    stack: Ints32,
-    stream: Words,
-    states: Ints16,
-    reals: Floats,
-) -> None:
+    plan: PlanArrays, key: np.uint64, mask: Flags, low_high: Floats, chosen: Ints, lanes: Ints, values: Floats,
+    counts: Floats, has: Flags, stack: Ints32, stream: Words, states: Ints16, reals: Floats,
+) -> None:  # fmt: skip
     """Draw row `chosen[k]` inside the box `lanes[k]` of `mask` and `low_high`.
 
     Lane `lanes[k]` of row i of `values`, `counts` and `has` is the mass of node i in that box.

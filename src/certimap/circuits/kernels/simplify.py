@@ -16,16 +16,9 @@ LEAF, PRODUCT, SUM = 0, 1, 2  # kinds of the new nodes
 
 @jit()
 def _gather(
-    circuit: CircuitArrays,
-    node: int,
-    log_mass: Floats,
-    parents: Ints32,
-    alias: Ints32,
-    seen_by: Ints32,
-    seen_at: Ints32,
-    new: NewNodes,
-    used: Scalar,
-) -> int:
+    circuit: CircuitArrays, node: int, log_mass: Floats, parents: Ints32, alias: Ints32, seen_by: Ints32,
+    seen_at: Ints32, new: NewNodes, used: Scalar,
+) -> int:  # fmt: skip
     """Append a node's members to the pool; equal members of a sum become one. Return the pool's new length."""
     is_sum = circuit.kind[node] == 3
     for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
@@ -50,21 +43,10 @@ def _gather(
 
 @jit()
 def fold(
-    circuit: CircuitArrays,
-    log_mass: Floats,
-    parents: Ints32,
-    single: Ints32,
-    n_states: Ints,
-    position: Ints32,
-    leaf_start: Ints32,
-    old_decides: Ints32,
-    n_table: Scalar,
-    log_tables: Floats,
-    seen_by: Ints32,
-    seen_at: Ints32,
-    new: NewNodes,
-    alias: Ints32,
-) -> int:
+    circuit: CircuitArrays, log_mass: Floats, parents: Ints32, single: Ints32, n_states: Ints, position: Ints32,
+    leaf_start: Ints32, old_decides: Ints32, n_table: Scalar, log_tables: Floats, seen_by: Ints32,
+    seen_at: Ints32, new: NewNodes, alias: Ints32,
+) -> int:  # fmt: skip
     """Rewrite the live part of a circuit as normalised nodes; return their number.
 
     Constants move into the weights; a product or sum of one node is that node (`alias`); a sum over one

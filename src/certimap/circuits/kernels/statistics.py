@@ -12,15 +12,9 @@ from certimap.kernels.jit import jit
 
 @jit()
 def find_floors(
-    is_sum: Flags,
-    child_ptr: Ints,
-    children: Ints32,
-    weight_floors: Floats,
-    leaf_ptr: Ints,
-    leaf_floors: Floats,
-    floors: Floats,
-    settles: Flags,
-) -> None:
+    is_sum: Flags, child_ptr: Ints, children: Ints32, weight_floors: Floats, leaf_ptr: Ints, leaf_floors: Floats,
+    floors: Floats, settles: Flags,
+) -> None:  # fmt: skip
     """Fill in a lower bound on log2 of each node's positive values, from floors of weights and (summed) leaves.
 
     No floor is below -256, since a node whose value may be smaller is settled; `settles` marks such sums.
@@ -60,15 +54,9 @@ def survey_leaves(
 
 @jit()
 def sort_leaves(
-    leaf_ptr: Ints,
-    leaf_var: Ints32,
-    rank: Ints8,
-    stride: int,
-    counters: Ints,
-    by_key: Ints32,
-    owner: Ints32,
+    leaf_ptr: Ints, leaf_var: Ints32, rank: Ints8, stride: int, counters: Ints, by_key: Ints32, owner: Ints32,
     order: Ints32,
-) -> None:
+) -> None:  # fmt: skip
     """Order the leaves of each product by rank, and within a rank by variable unless `stride` is 0.
 
     Two stable counting sorts, linear in the leaves: by the keys `stride * rank + variable`, then by product.

@@ -183,17 +183,9 @@ def _restrict_product(
 
 @jit()
 def _restrict_sum(
-    circuit: CircuitArrays,
-    node: int,
-    parents: Ints32,
-    all_states: Ints,
-    start: Ints,
-    count: Ints8,
-    variables: Ints32,
-    states: Ints,
-    used: int,
-    out: Ints32,
-) -> int:
+    circuit: CircuitArrays, node: int, parents: Ints32, all_states: Ints, start: Ints, count: Ints8,
+    variables: Ints32, states: Ints, used: int, out: Ints32,
+) -> int:  # fmt: skip
     """Unite the state sets of a sum's live children; record the variable with disjoint sets, if any."""
     first, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
     while first < stop and (circuit.log_weights[first] == _NEG_INF or parents[circuit.children[first]] == 0):
@@ -232,20 +224,10 @@ def _restrict_sum(
 
 @jit()
 def decided_variables(
-    circuit: CircuitArrays,
-    parents: Ints32,
-    position: Ints32,
-    leaf_states: Ints,
-    all_states: Ints,
-    first_node: int,
-    first_leaf: int,
-    start: Ints,
-    count: Ints8,
-    variables: Ints32,
-    states: Ints,
-    used: int,
+    circuit: CircuitArrays, parents: Ints32, position: Ints32, leaf_states: Ints, all_states: Ints,
+    first_node: int, first_leaf: int, start: Ints, count: Ints8, variables: Ints32, states: Ints, used: int,
     out: Ints32,
-) -> int:
+) -> int:  # fmt: skip
     """Find for each live sum a variable of which its children allow disjoint sets of states, else -1.
 
     `position` (n_vars,) is the position of each variable in the query, or -1. `leaf_states` holds each queried
@@ -315,16 +297,9 @@ def count_queried(circuit: CircuitArrays, param_ptr: Ints, position: Ints32) -> 
 
 @jit()
 def fill_categorical(
-    circuit: CircuitArrays,
-    param_ptr: Ints,
-    params: Floats,
-    offsets: Ints,
-    log_weights: Floats,
-    position: Ints32,
-    log_mass: Floats,
-    log_error: Floats,
-    queried: QueriedLeaves,
-) -> None:
+    circuit: CircuitArrays, param_ptr: Ints, params: Floats, offsets: Ints, log_weights: Floats, position: Ints32,
+    log_mass: Floats, log_error: Floats, queried: QueriedLeaves,
+) -> None:  # fmt: skip
     """Fill in ln of the mass of each categorical leaf, its error, and the queried ones in rising order.
 
     `log_weights` (total_states,) are the query's, `position` (n_vars,) the position of each variable in it. All

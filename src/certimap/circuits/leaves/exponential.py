@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, LeafFamily
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, from_zero, positive
+from certimap.circuits.leaves import LeafFunctions, LeafKind
+from certimap.circuits.leaves.kind import FROM_ZERO, LEAST_LOG, LEAST_SD, LeafFamily, from_zero, positive
 from certimap.core.arrays import Floats
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import LOG_SQRT_2PI, LeafFamily
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
+from certimap.circuits.leaves import LeafFunctions, LeafKind
+from certimap.circuits.leaves.kind import LEAST_LOG, LOG_SQRT_2PI, LeafFamily, is_gaussian, nearest_to_mean
 from certimap.core.arrays import Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
@@ -97,11 +97,6 @@ def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high
     return max(log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd), LEAST_LOG)
 
 
-def peak(mean: Scalar, _sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the mean, or the end of [low, high] nearest to it."""
-    return min(max(mean, low), high)
-
-
 def scale(_mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
     return sd
 
@@ -141,7 +136,7 @@ KIND = LeafKind(
     ("mean", "sd"),
     is_gaussian,
     "a finite mean, and an sd from 1e-290 to 1e290",
-    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, curvature, curvature),
+    LeafFunctions(log_density, log_mass, nearest_to_mean, scale, draw, slope, curvature, curvature),
     code=1,
     family=Gaussian,
 )

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import CountFamily, is_count
-from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero
+from certimap.circuits.leaves.kind import CountFamily, LeafFunctions, LeafKind, from_zero, is_count
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform

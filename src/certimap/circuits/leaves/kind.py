@@ -1,31 +1,41 @@
-"""The definition of a kind of real leaf, and the table of kinds."""
+"""The definition of a kind of real leaf, with the model of a column that learners fit, and the table of kinds."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
-from certimap.core.rounding import LEAST_SCALE
+from certimap.core.rounding import LEAST_SCALE, SMALLEST_NORMAL
 from certimap.errors import ModelError
 
 if TYPE_CHECKING:
-    from certimap.circuits.leaves.family import LeafFamily
+    from certimap.circuits.circuit import CircuitBuilder
 
 MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
 MOST_SCALE = 1e290
+LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+NUMBERS, FROM_ZERO, COUNTS = "numbers", "numbers from 0", "whole numbers from 0"
+LEAST_SD = 0.01  # in standard deviations of the column: narrower leaves would overfit single rows
 
 
-def _no_slope(_a: float, _b: float, _c: float, _d: float, _x: float, _y: float) -> float:
+def zero(_a: float, _b: float, _c: float, _d: float, _x: float, _y: float) -> float:
     return 0.0
+
+
+def nearest_to_mean(mean: float, _b: float, _c: float, _d: float, low: float, high: float) -> float:
+    """Return the first parameter, or the end of [low, high] nearest to it."""
+    return min(max(mean, low), high)
 
 
 def _no_least(_a: float, _b: float, _c: float, _d: float, _low: float, _high: float) -> float:
@@ -72,7 +82,7 @@ class LeafFunctions:
     peak: Callable[..., float]
     scale: Callable[..., float]
     draw: Callable[..., float]
-    slope: Callable[..., float] = _no_slope
+    slope: Callable[..., float] = zero
     least_curvature: Callable[..., float] = _no_least
     largest_curvature: Callable[..., float] = _no_largest
 
@@ -198,3 +208,85 @@ def _addresses(code: int) -> list[int]:
     first = [address_of(question) for question in (of.log_density, of.log_mass, of.peak, of.scale)]
     last = [address_of(question) for question in (of.slope, of.least_curvature, of.largest_curvature)]
     return [*first, address_of(of.draw, draws=True), *last]
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnMoments:
+    """Mean and standard deviation of the whole column."""
+
+    mean: float
+    sd: float
+
+    @classmethod
+    def of(cls, values: Floats) -> ColumnMoments:
+        sd = float(values.std()) if len(values) else 0.0
+        return cls(float(values.mean()) if len(values) else 0.0, sd if sd > 0.0 else 1.0)
+
+    def means(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the smoothed mean of each component; the column's mean for a component without rows."""
+        rows = weights.sum(axis=0) + smoothing
+        sums = weights.T @ values + smoothing * self.mean
+        return np.where(rows > 0.0, sums / np.maximum(rows, SMALLEST_NORMAL), self.mean)
+
+    def variances(self, squares: Floats, totals: Floats, smoothing: float) -> Floats:
+        """Return smoothed variances from weighted sums of squares, at least (LEAST_SD * sd)^2."""
+        rows = np.maximum(totals + smoothing, SMALLEST_NORMAL)
+        raw = np.where(totals + smoothing > 0.0, (squares + smoothing * self.sd**2) / rows, self.sd**2)
+        return np.maximum(raw, (LEAST_SD * self.sd) ** 2)
+
+
+class LeafFamily(ABC):
+    """Model of one column in each component: fitting, densities, and leaves.
+
+    Attributes
+    ----------
+    name
+        Its public name: a leaf kind, "histogram" or "categorical".
+    takes
+        The values that it can hold: `NUMBERS`, `FROM_ZERO` or `COUNTS`.
+    """
+
+    name: ClassVar[str]
+    takes: ClassVar[str] = NUMBERS
+
+    def __init__(self, values: Floats) -> None:
+        self.column = ColumnMoments.of(values)
+
+    @abstractmethod
+    def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return parameters, shape (n_components, n_parameters), for weights of shape (n_rows, n_components).
+
+        Every component also counts `smoothing` pseudo-rows distributed like the whole column.
+        """
+
+    @abstractmethod
+    def log_density(self, values: Floats, params: Floats) -> Floats:
+        """Return natural logs, shape (n_rows, n_components); -inf where a value is impossible."""
+
+    def add(self, builder: CircuitBuilder, variable: int, params: Floats) -> int:
+        """Add the leaf of one component's parameters, and return its node."""
+        return builder.real(self.name, variable, *params.tolist())
+
+
+class CountFamily(LeafFamily):
+    """A family on whole numbers from 0. Its means are above 0, and the smaller the more rows there are."""
+
+    takes = COUNTS
+
+    def __init__(self, values: Floats) -> None:
+        super().__init__(values)
+        self.least = 1.0 / (len(values) + 1.0)
+
+    def means(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
+        """Return the mean of each component, shape (n_components, 1)."""
+        return np.maximum(self.column.means(values, weights, smoothing), self.least)[:, None]
+
+
+def is_count(values: Floats) -> Flags:
+    """Return which values are whole numbers from 0."""
+    return (values >= 0.0) & (values == np.rint(values))
+
+
+def special(name: str) -> Any:
+    """Return a function of scipy.special, which has no types."""
+    return vars(import_module("scipy.special"))[name]

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import LEAST_SD, LeafFamily
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind, is_gaussian
+from certimap.circuits.leaves import LeafFunctions, LeafKind
+from certimap.circuits.leaves.kind import LEAST_LOG, LEAST_SD, LeafFamily, is_gaussian, nearest_to_mean, zero
 from certimap.core.arrays import Floats
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.jit import jit
@@ -38,11 +38,6 @@ def log_mass(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, h
     return math.log(mass) if mass > 0.0 else LEAST_LOG
 
 
-def peak(mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the mean, or the end of [low, high] nearest to it."""
-    return min(max(mean, low), high)
-
-
 def length(_mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
     return scale
 
@@ -67,13 +62,6 @@ def slope(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Sc
 def least_curvature(mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return 0 on one side of the mean, -inf if [low, high] contains it."""
     return 0.0 if high < mean or low > mean else -math.inf
-
-
-def largest_curvature(
-    _mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, _low: Scalar, _high: Scalar
-) -> Scalar:
-    """Return 0: the log density is straight, and concave at the mean."""
-    return 0.0
 
 
 class Laplace(LeafFamily):
@@ -104,7 +92,8 @@ KIND = LeafKind(
     ("mean", "scale"),
     is_gaussian,
     "a finite mean, and a scale from 1e-290 to 1e290",
-    LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature),
+    # the log density is straight, and concave at the mean: its largest curvature is 0
+    LeafFunctions(log_density, log_mass, nearest_to_mean, length, draw, slope, least_curvature, zero),
     code=-4,
     family=Laplace,
 )

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import CountFamily, is_count, special
-from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, from_zero, positive
+from certimap.circuits.leaves import LeafFunctions, LeafKind
+from certimap.circuits.leaves.kind import CountFamily, from_zero, is_count, positive, special
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of

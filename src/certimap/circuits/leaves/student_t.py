@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import LeafFamily
-from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions, LeafKind
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFamily, LeafFunctions, LeafKind, nearest_to_mean
 from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import LEAST_SQUARED_SCALE
 from certimap.kernels.jit import jit
@@ -130,11 +129,6 @@ def log_mass(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: Scalar, h
     return max(log_t_mass(df, (low - mean) / scale, (high - mean) / scale, (high - low) / scale), LEAST_LOG)
 
 
-def peak(mean: Scalar, _scale: Scalar, _df: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the mean, or the end of [low, high] nearest to it."""
-    return min(max(mean, low), high)
-
-
 def length(_mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
     """Return the inverse root of the curvature of the log density at its peak."""
     return scale * math.sqrt(df / (df + 1.0))
@@ -239,7 +233,7 @@ KIND = LeafKind(
     ("mean", "scale", "df"),
     _is_valid,
     "a mean up to 1e150, a scale from 1e-150 to 1e150, and .001 to 1e6 degrees of freedom",
-    LeafFunctions(log_density, log_mass, peak, length, draw, slope, least_curvature, largest_curvature),
+    LeafFunctions(log_density, log_mass, nearest_to_mean, length, draw, slope, least_curvature, largest_curvature),
     code=-5,
     roundings=32768.0,
     family=StudentT,

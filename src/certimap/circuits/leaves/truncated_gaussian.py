@@ -6,9 +6,19 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.family import FROM_ZERO, LEAST_SD, LOG_SQRT_2PI, LeafFamily, special
+from certimap.circuits.leaves import LeafFunctions, LeafKind
 from certimap.circuits.leaves.gaussian import Gaussian, log_normal_mass, log_tail_part
-from certimap.circuits.leaves.kind import LEAST_LOG, LEAST_SCALE, LeafFunctions, LeafKind, between, positive
+from certimap.circuits.leaves.kind import (
+    FROM_ZERO,
+    LEAST_LOG,
+    LEAST_SCALE,
+    LEAST_SD,
+    LOG_SQRT_2PI,
+    LeafFamily,
+    between,
+    positive,
+    special,
+)
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, between, positive
+from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, between, positive, zero
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
@@ -49,10 +49,6 @@ def largest_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scal
     return 0.0 if low <= x and y <= high else math.inf
 
 
-def slope(_low: Scalar, _high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    return 0.0
-
-
 def _is_interval(low: Floats, high: Floats) -> Flags:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.isfinite(low) & np.isfinite(high) & positive(high - low)
@@ -63,7 +59,7 @@ KIND = LeafKind(
     ("low", "high"),
     _is_interval,
     "two finite limits, low below high by 1e-290 to 1e290",
-    LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature),
+    LeafFunctions(log_density, log_mass, peak, scale, draw, zero, least_curvature, largest_curvature),
     code=-2,
     support=between,
 )

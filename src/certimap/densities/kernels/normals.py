@@ -117,22 +117,13 @@ def expand_normal(
 
 @jit()
 def bound_normals(
-    of: NormalArrays,
-    low: Floats,
-    high: Floats,
-    scales: Floats,
-    x: BoxExpansion,
-    log_bound: Floats,
-    halves: Floats,
-    splits: Floats,
-    middles: Floats,
-) -> None:
+    of: NormalArrays, low: Floats, high: Floats, scales: Floats, x: BoxExpansion, log_bound: Floats,
+    halves: Floats, splits: Floats, middles: Floats,
+) -> None:  # fmt: skip
     """Bound the mixture in each box (natural logs, rounded up); also choose a split and a middle point.
 
-    `halves` (batch, 2) gets the bounds below and above the split.
-
-    An unbounded side is cut first, far from every mean. One variable gets a split; the others get NaN, as do all
-    variables of a box too small to split.
+    `halves` (batch, 2) gets the bounds below and above the split. One variable gets a split; the others get NaN,
+    as do all variables of a box too small to split. An unbounded side is cut first, far from every mean.
     """
     n_components, n = of.means.shape
     radius, at, slope, space = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
