@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
 
@@ -403,18 +404,13 @@ class Findings:
         sums, lost = batch.sums, batch.lost
         if log_proved <= within:
             return 0
-        if not self.has_masses or not len(sums):
+        if not self.has_masses or not len(sums) or bounds.log_p_check(sums[-1], lost[-1], self._slack) > within:
             return math.inf
-        if bounds.log_p_check(sums[-1], lost[-1], self._slack) > within:
-            return math.inf
-        low, high = 0, len(sums) - 1  # the residual only falls: bisect for the first sufficient new point
-        while low < high:
-            middle = (low + high) // 2
-            if bounds.log_p_check(sums[middle], lost[middle], self._slack) <= within:
-                high = middle
-            else:
-                low = middle + 1
-        return int(batch.first_rows[low])
+
+        def suffices(i: int) -> bool:  # the residual only falls
+            return bounds.log_p_check(sums[i], lost[i], self._slack) <= within
+
+        return int(batch.first_rows[bisect_left(range(len(sums) - 1), True, key=suffices)])
 
     def _evidence_row(self, log_kth: float, log_r: float, *, smooth: bool) -> float:
         """Return the first row after which the draws' evidence suffices, or inf."""

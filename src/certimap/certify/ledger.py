@@ -62,20 +62,17 @@ def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | N
 
 
 def _same(one: Boxes, other: Boxes) -> bool:
-    if not np.array_equal(one.mask, other.mask):
-        return False
-    if one.low is None or other.low is None or one.high is None or other.high is None:
-        return True
-    return np.array_equal(one.low, other.low) and np.array_equal(one.high, other.high)
+    ends = ((one.low, other.low), (one.high, other.high))
+    same_ends = all(a is None or b is None or np.array_equal(a, b) for a, b in ends)
+    return np.array_equal(one.mask, other.mask) and same_ends
 
 
 def _are_disjoint(domain: Domain, masks: np.ndarray) -> bool:
     """Whether no two boxes share a point; time quadratic in their number."""
-    for i in range(1, len(masks)):
-        common = np.add.reduceat(masks[:i] & masks[i], domain.offsets[:-1], axis=1, dtype=np.int64)
-        if np.any(np.all(common > 0, axis=1)):
-            return False
-    return True
+    common = (
+        np.logical_or.reduceat(masks[:i] & masks[i], domain.offsets[:-1], axis=1) for i in range(1, len(masks))
+    )
+    return not any(np.any(np.all(shared, axis=1)) for shared in common)
 
 
 def _joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
@@ -341,10 +338,8 @@ class Ledger(Findings):
 
     def _rounded_mass(self, log_mass: float) -> float:
         """Round ln R up; a mass within rounding of 1 is 1, and an uneven allocation may give more than 1."""
-        if abs(log_mass) <= self._slack:
-            return 0.0
-        log_mass = bounds.round_up(log_mass, self._slack)
-        return 0.0 if abs(log_mass) <= self._slack else log_mass
+        rounded = bounds.round_up(log_mass, self._slack)
+        return 0.0 if min(abs(log_mass), abs(rounded)) <= self._slack else rounded
 
 
 @dataclass(frozen=True, eq=False)

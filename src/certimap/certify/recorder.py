@@ -92,18 +92,16 @@ class Recorder:
                 continue
             if node.kept != opened:
                 entries.append((SHRUNK, node))
-            parts = packed(_parts(layout, node))
-            if (
-                layout.is_real[node.variable]
-                and not layout.low[node.variable] <= node.at < layout.high[node.variable]
-            ):
-                waiting.append(parts[0 if node.at >= layout.high[node.variable] else 1])  # the other part is empty
+            parts, v = packed(_parts(layout, node)), node.variable
+            if layout.is_real[v] and not layout.low[v] <= node.at < layout.high[v]:
+                waiting.append(parts[0 if node.at >= layout.high[v] else 1])  # the other part is empty
                 continue
-            entries.append((node.variable, node))
+            entries.append((v, node))
             waiting += parts[::-1]
         splits = [(node, _unpacked(layout, node.kept)) for kind, node in entries if kind >= 0 and node is not None]
         cuts = _cuts(layout, splits, self.cuts)
-        n_columns = sum(len(inner) + 1 if k == 0 else k for k, inner in zip(_sizes(layout), cuts, strict=True))
+        sizes = layout.domain.n_states.tolist()
+        n_columns = sum(len(inner) + 1 if k == 0 else k for k, inner in zip(sizes, cuts, strict=True))
         if len(splits) * (n_columns // 8 + 1) > self.max_bytes:
             self._fill()
             return {}
@@ -118,9 +116,7 @@ class Recorder:
         }
         if not layout.domain.is_discrete:
             places = [
-                0
-                if kind < 0 or node is None or math.isnan(node.at)
-                else int(np.searchsorted(cuts[kind], node.at)) + 1
+                0 if node is None or kind < 0 or math.isnan(node.at) else np.searchsorted(cuts[kind], node.at) + 1
                 for kind, node in entries
             ]
             found |= {
@@ -169,10 +165,6 @@ def _parts(layout: Layout, node: Split) -> SearchBoxes:
 def _closed(low: float) -> float:
     """Return the value at which a cell begins; upper parts of splits begin at the next float."""
     return math.nextafter(low, -math.inf)
-
-
-def _sizes(layout: Layout) -> list[int]:
-    return layout.domain.n_states.tolist()
 
 
 def _cuts(layout: Layout, splits: list[tuple[Split, SearchBoxes]], dropped: dict[int, set[float]]) -> list[Floats]:

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
 LOWER, UPPER, MASS, NEUTRAL = "#00A087", "#E64B35", "#3C5488", "#7E6148"
 _CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E6148", "#91D1C2", "#B09C85")
-_AXES: dict[str, str] = dict(
-    zip(AGAINST, ("seconds", "draws", "boxes probed", "assignments evaluated"), strict=True)
-)
+_UNITS = dict(zip(AGAINST, ("seconds", "draws", "boxes probed", "assignments evaluated"), strict=True))
 _ROLES = {"evidence": (UPPER, "observed"), "answer": (LOWER, "answer"), "hidden": ("#E5E7EB", "summed out")}
 
 
@@ -93,7 +91,7 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
     if any(math.isfinite(m) and m < 0.0 for m in masses) and not np.allclose(masses, series.upper, atol=1e-6):
         ax.step(series.x, masses, where="post", color=MASS, linestyle=":", label="open mass")
     ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
-    return labelled(ax, _AXES[against], _log_of(result))
+    return labelled(ax, _UNITS[against], _log_of(result))
 
 
 def _note(
@@ -157,7 +155,7 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
         ax.scatter([x for _, x in done], [y for y, _ in done], color=MASS, marker="D", zorder=2, label="certified")
     ax.set_yticks(range(len(found)), list(found))
     ax.set_ylim(len(found) - 0.5, -0.5)
-    return labelled(ax, _AXES[against], "")
+    return labelled(ax, _UNITS[against], "")
 
 
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
@@ -171,7 +169,7 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
         series = regret_series(result, against)
         ax.step(series.x, series.bits, where="post", label=name)
     ax.set_ylim(bottom=0.0)
-    return labelled(ax, _AXES[against], "simple regret in bits")
+    return labelled(ax, _UNITS[against], "simple regret in bits")
 
 
 def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:

@@ -25,7 +25,7 @@ from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.registry import resolve
 
 Interval = tuple[float, float]
-AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
+AGAINST: tuple[str, ...] = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 
 
 @dataclass(frozen=True)

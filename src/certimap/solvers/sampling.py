@@ -1,4 +1,4 @@
-"""PAC-MAP by random draws: until they certify the best one (pi_R), or a fixed number of them (pi_B)."""
+"""PAC-MAP by random draws: until they certify (pi_R), a fixed number (pi_B), or with sweeps beside (pi_S)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from certimap.certify import bounds
 from certimap.certify.ledger import Ledger
@@ -31,22 +32,18 @@ GROUPS = 64
 
 
 class DrawStream:
-    """Independent draws from p(q | e), made in chunks whose sizes and generators depend only on the seed.
-
-    Chunks start small and double, up to a size that takes a fraction of a second.
+    """Independent draws from p(q | e), in chunks that double up to a size that takes a fraction of a second; their
+    sizes and generators depend only on the seed.
     """
 
-    def __init__(self, posterior: Draws, rng: np.random.Generator, boxes: Boxes | None = None) -> None:
+    def __init__(self, posterior: Draws, rng: Generator, boxes: Boxes | None = None) -> None:
         if boxes is not None and not isinstance(posterior, Masses):
             raise SolverError(
                 "draws inside a box need a posterior that knows masses of boxes, and a "
                 f"{type(posterior).__name__} does not"
             )
-        self._posterior, self._boxes = posterior, boxes
-        self._rng = rng
-        self._chunk = FIRST_CHUNK
-        n_edges = int(posterior.facts.work)
-        self.largest = max(FIRST_CHUNK, min(LARGEST_CHUNK, EDGES_PER_CHUNK // n_edges))
+        self._posterior, self._boxes, self._rng, self._chunk = posterior, boxes, rng, FIRST_CHUNK
+        self.largest = max(FIRST_CHUNK, min(LARGEST_CHUNK, EDGES_PER_CHUNK // int(posterior.facts.work)))
         self._held: Points = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
 
     def next_batch(self, batch: int | None, ledger: Ledger) -> int:
@@ -57,12 +54,8 @@ class DrawStream:
     def take(self, n: int) -> Points:
         """Return the next n draws, shape (n, n_variables)."""
         parts = [self._held]
-        n_held = len(self._held)
-        while n_held < n:
-            rng = self._rng.spawn(1)[0]
-            part = self._posterior.sample(self._chunk, rng, self._boxes)
-            parts.append(part)
-            n_held += len(part)
+        while sum(map(len, parts)) < n:
+            parts.append(self._posterior.sample(self._chunk, self._rng.spawn(1)[0], self._boxes))
             self._chunk = min(2 * self._chunk, self.largest)
         whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
         self._held = whole[n:]
@@ -99,9 +92,7 @@ class Drawing(Solver):
     needs: ClassVar[tuple[Capability, ...]] = (Draws,)
     family: ClassVar[Family] = "sampling"
 
-    def init(
-        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> DrawState:
+    def init(self, posterior: Draws, control: Control, rng: Generator, boxes: Boxes | None = None) -> DrawState:
         return DrawState(DrawStream(posterior, rng, boxes))
 
 
@@ -110,12 +101,11 @@ class Pac(Drawing):
     """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
 
     Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
-    Source: the purely random policy of PAC-MAP. `rule="published"` stops at the draw that the paper prescribes,
-    "sharp" (default) a little earlier with the same guarantee.
+    Source: the purely random policy of PAC-MAP.
 
-    `batch`: draws per batch; None: growing batches. The answer does not depend on it. `rule`: "sharp" or
-    "published". `max_draws`: limit if the user gives no `max_samples`. None: 10 million without a `time_limit`,
-    unlimited with one.
+    `batch`: draws per batch; None: growing batches. The answer does not depend on it. `rule`: "published" stops at
+    the draw that the paper prescribes, "sharp" a little earlier with the same guarantee. `max_draws`: limit if the
+    user gives no `max_samples`. None: 10 million without a `time_limit`, unlimited with one.
     """
 
     batch: int | None = None
@@ -155,8 +145,7 @@ class FixedDraws(Drawing):
             raise SolverError(f"n_draws is {self.n_draws}; expected a positive number of draws")
 
     def judging(self) -> Judging:
-        n_draws = DEFAULT_DRAWS if self.n_draws is None else self.n_draws
-        return Judging(early_stop=False, max_draws=n_draws)
+        return Judging(early_stop=False, max_draws=DEFAULT_DRAWS if self.n_draws is None else self.n_draws)
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         n = state.stream.next_batch(self.batch, ledger)
@@ -283,10 +272,9 @@ class SmoothPac(Solver):
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse too large balls, densities without a Lipschitz constant, and the constant on mixed variables."""
         domain = posterior.domain
-        if self.lipschitz is None:
-            sentence = unsuited_to_densities(self.name, posterior)
-            if sentence is not None:
-                return sentence
+        sentence = unsuited_to_densities(self.name, posterior) if self.lipschitz is None else None
+        if sentence is not None:
+            return sentence
         if domain.total_states and ball_size(domain, int(self.radius)) > LARGEST_BALL:
             return (
                 f"a Hamming ball of radius {int(self.radius)} over {len(domain)} variables has more than "
@@ -301,23 +289,20 @@ class SmoothPac(Solver):
             return "a Lipschitz constant is of labels or of densities, and a query variable is a count; use 'pac'"
         return None
 
-    def init(
-        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> SmoothState:
+    def init(self, posterior: Draws, control: Control, rng: Generator, boxes: Boxes | None = None) -> SmoothState:
         draw_rng = rng.spawn(1)[0]
         domain = posterior.domain
         size = ball_size(domain, int(self.radius)) if domain.total_states else 1.0
         period = max(SHORTEST_PERIOD, int(size)) if self.period is None else self.period
-        state = SmoothState(DrawStream(posterior, draw_rng, boxes), period, 0)
-        state.next_sweep = self._pause(state, first=True)
-        return state
+        first = min(period, SHORTEST_PERIOD) if self.period is None else period
+        return SmoothState(DrawStream(posterior, draw_rng, boxes), period, first)
 
     def step(self, state: SmoothState, ledger: Ledger) -> SmoothState:
         if self.lipschitz is not None:
             ledger.assume_lipschitz(self.lipschitz, self.radius)
         if ledger.n_draws >= state.next_sweep:
             self._sweep(state, ledger)
-            pause = self._pause(state)
+            pause = state.period
             if self.period is None:
                 state.n_balls = max(1, ledger.n_draws // GROUPS // pause)
                 pause *= state.n_balls
@@ -327,10 +312,6 @@ class SmoothPac(Solver):
         ledger.draws(state.stream.take(n))
         state.done = ledger.remaining_draws == 0
         return state
-
-    def _pause(self, state: SmoothState, *, first: bool = False) -> int:
-        """Return the number of draws before the next sweep."""
-        return min(state.period, SHORTEST_PERIOD) if first and self.period is None else state.period
 
     def _sweep(self, state: SmoothState, ledger: Ledger) -> None:
         """Evaluate the balls around the best candidates not swept yet."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
@@ -45,9 +46,7 @@ def real_positions(domain: Domain) -> list[int]:
     return [i for i, variable in enumerate(domain) if isinstance(variable, Real)]
 
 
-def quantile_edges(
-    posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: np.random.Generator
-) -> list[Floats]:
+def quantile_edges(posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: Generator) -> list[Floats]:
     """Cut each real variable into intervals of equal mass; one array per real variable."""
     shares = np.arange(1, n_cells) / n_cells
     inner = quantiles(posterior, shares, rng)
@@ -55,7 +54,7 @@ def quantile_edges(
 
 
 def grid_edges(
-    posterior: CircuitPosterior, layout: Layout, n_cells: int, width: Width, rng: np.random.Generator
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, width: Width, rng: Generator
 ) -> list[Floats]:
     """Cut each real variable into equal intervals between the `TAIL` quantiles, and two tails."""
     domain = posterior.domain
@@ -83,7 +82,7 @@ def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
     return np.unique(np.concatenate([[low], inside, [high]]))
 
 
-def quantiles(posterior: CircuitPosterior, shares: Floats, rng: np.random.Generator) -> Floats:
+def quantiles(posterior: CircuitPosterior, shares: Floats, rng: Generator) -> Floats:
     """Return the quantiles of each real variable at the given shares, shape (n_real, n_shares)."""
     domain = posterior.domain
     places = real_positions(domain)
@@ -148,7 +147,7 @@ class BoxMasses:
         """Return ln of the masses of boxes, shape (batch,)."""
         return self.log_masses[points[:, 0].astype(np.int64)]
 
-    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+    def sample(self, n: int, rng: Generator, boxes: Boxes | None = None) -> Points:
         """Draw n boxes in proportion to mass, shape (n, 1)."""
         masses = np.exp(self.log_masses)
         return rng.choice(len(masses), size=(n, 1), p=masses / masses.sum()).astype(self.domain.point_dtype)
@@ -167,9 +166,7 @@ class BoxMasses:
         return found
 
 
-def grown_boxes(
-    posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator
-) -> Boxes:
+def grown_boxes(posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: Generator) -> Boxes:
     """Partition the space by a regression tree that predicts ln of the density at draws: cells are small where it
     changes. Raises MissingDependency without scikit-learn.
     """
@@ -296,7 +293,7 @@ class Cells(WholeSpaceSolver):
                 return f"width names no value for variable {missing[0]!r}; expected one per real query variable"
         return None
 
-    def posed(self, posterior: CircuitPosterior, rng: np.random.Generator) -> Posterior:
+    def posed(self, posterior: CircuitPosterior, rng: Generator) -> Posterior:
         domain = posterior.domain
         layout = posterior.prober().layout
         if self.partition == "tree":
@@ -316,7 +313,7 @@ class Cells(WholeSpaceSolver):
             else super().decode(posterior, point)
         )
 
-    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> CellState:
+    def start(self, posterior: Posterior, control: Control, rng: Generator) -> CellState:
         inner = resolve(self.by, posterior)
         return CellState(inner, inner.init(posterior, control, rng))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints
@@ -20,7 +21,7 @@ TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cyc
 ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completion
 
 
-def first_points(posterior: Posterior, n: int, rng: np.random.Generator) -> Points:
+def first_points(posterior: Posterior, n: int, rng: Generator) -> Points:
     """Return starting points, shape (n, n_variables): draws if there is a sampler, else uniform points."""
     if isinstance(posterior, Draws):
         return posterior.sample(n, rng)
@@ -33,7 +34,7 @@ class ClimbState:
     """Climbs in progress: the points that still rise, and the number of starts left."""
 
     posterior: Posterior
-    rng: np.random.Generator
+    rng: Generator
     points: Points
     n_left: int
     n_steps: int = 0
@@ -61,7 +62,7 @@ class HillClimb(LabelHeuristic):
     def effort(self, state: ClimbState) -> Effort:
         return Effort(work=state.n_steps)
 
-    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> ClimbState:
+    def start(self, posterior: Posterior, control: Control, rng: Generator) -> ClimbState:
         nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
         return ClimbState(posterior, rng, nothing, self.restarts)
 
@@ -97,7 +98,7 @@ class ChainState:
     """Chains: their current points, and the number of sweeps done."""
 
     posterior: Posterior
-    rng: np.random.Generator
+    rng: Generator
     points: Points
     n_sweeps: int = 0
     done: bool = False
@@ -130,7 +131,7 @@ class AnnealedGibbs(LabelHeuristic):
     def effort(self, state: ChainState) -> Effort:
         return Effort(work=state.n_sweeps)
 
-    def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> ChainState:
+    def start(self, posterior: Posterior, control: Control, rng: Generator) -> ChainState:
         return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
 
     def step(self, state: ChainState, ledger: Ledger) -> ChainState:
@@ -148,9 +149,7 @@ class AnnealedGibbs(LabelHeuristic):
         return replace(state, points=points, n_sweeps=n_sweeps, done=n_sweeps >= self.sweeps)
 
 
-def _redraw(
-    posterior: Posterior, points: Points, variable: int, temperature: float, rng: np.random.Generator
-) -> None:
+def _redraw(posterior: Posterior, points: Points, variable: int, temperature: float, rng: Generator) -> None:
     """Redraw one variable of every chain, in place; if all states have probability 0, its state stays."""
     k = int(posterior.domain.n_states[variable])
     rows = np.repeat(points, k, axis=0)
@@ -215,7 +214,7 @@ class TreeSearch(LabelHeuristic):
     def effort(self, state: MctsState) -> Effort:
         return Effort(n_nodes=state.n_simulations)
 
-    def start(self, posterior: Masses, control: Control, rng: np.random.Generator) -> MctsState:
+    def start(self, posterior: Masses, control: Control, rng: Generator) -> MctsState:
         return MctsState(posterior)
 
     def step(self, state: MctsState, ledger: Ledger) -> MctsState:

@@ -290,12 +290,10 @@ class Geometry:
     def to_contexts(self, r: int, message: Wide) -> Wide:
         """Reshape a separator vector to (contexts, hidden states)."""
         sq, sh, rq, rh, _ = self.shapes[r]
-        by_axis, counts = (sq, sh, rq, rh), (sq * rq, sh * rh)
+        axes, counts = (sq, sh, rq, rh), (sq * rq, sh * rh)
         if sh == 1 or rq == 1:
-            return message.view(lambda values: values.reshape(counts))
-        return message.view(
-            lambda x: np.ascontiguousarray(x.reshape(by_axis).transpose(0, 2, 1, 3)).reshape(counts)
-        )
+            return message.view(lambda x: x.reshape(counts))
+        return message.view(lambda x: np.ascontiguousarray(x.reshape(axes).transpose(0, 2, 1, 3)).reshape(counts))
 
     def project(self, r: int, outside: Wide) -> Wide:
         """Carry a functional on a region's separator down to its joint space, through its table."""

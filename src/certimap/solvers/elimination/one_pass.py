@@ -56,17 +56,13 @@ class SetPass:
 
     geometry: Geometry
     mask: Flags  # the box, shape (total_states,)
-    messages: list[
-        Wide
-    ]  # by region: bounds on vectors, shape (contexts, hidden states), of assignments that matter
+    messages: list[Wide]  # by region: bounds on vectors of assignments that matter, (contexts, hidden states)
     log_threshold: float  # natural log; vectors that cannot exceed it are dropped
     limit: int  # sets are merged down to about this many rows
     top_k: int  # a row is dropped when `top_k` others dominate it
     control: Control = field(default_factory=Control)  # an elimination that raised TimeUp cannot be continued
     is_raised: bool = False  # whether the threshold was raised
-    sets: dict[int, VectorSet] = field(
-        default_factory=dict[int, VectorSet]
-    )  # by region, to decode the root's rows
+    sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])  # by region, to decode the root
     sizes: dict[int, int] = field(default_factory=dict[int, int])  # rows of the sets
     n_merged: int = 0  # the number of merges; 0 means that the elimination was exact
     peak: int = 0  # the largest set

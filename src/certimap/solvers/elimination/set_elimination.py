@@ -146,8 +146,7 @@ class SetSearchState:
 
     def __post_init__(self) -> None:
         # Each of at most two sets per region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
-        n_sets = 2 * self.posterior.region_tree.n_regions
-        sums = 4 * UNIT * self.geometry.longest_sum
+        n_sets, sums = 2 * self.posterior.region_tree.n_regions, 4 * UNIT * self.geometry.longest_sum
         self.slack = 4.0 * self.posterior.facts.log_slack + 2e-14 * n_sets + sums
 
     @property

@@ -36,9 +36,7 @@ class Tuning:
     slack_bits: float = 1.0  # log base 2 of what the first step may take beyond the least that is possible
     kept: float = 0.5  # of the recipes for orders, that go on to the next step
     memory_share: float = 0.25  # of the memory of the run, for the tables of one bound
-    gain: float = (
-        0.1  # of the gap, that a costlier bound of the whole must close for the search to use such bounds
-    )
+    gain: float = 0.1  # of the gap, that a costlier bound of the whole must close to be used in the search
     dive_share: float = 0.25  # of the free variables that a dive fixes at a time
     dive_failures: int = 8  # dead ends after which a dive is given up
     first_stride: int = 4  # boxes expanded between two dives, doubled whenever a dive finds nothing better
