@@ -298,7 +298,7 @@ def test_tables_that_bound_an_and_or_search_stay_small_where_variables_have_many
     pairs = [(i, j) for i in range(9) for j in range(i) if i - j < 4]
     model = cm.MarkovNetwork(domain, [cm.Factor(pair, rng.random((24, 24))) for pair in pairs])
     posterior = NetworkPosterior.of_network(model, make_query(domain, ["0", "4", "8"], {}))
-    arrays = AndOrSpace(posterior, 10, 0).tree.arrays
+    arrays = AndOrSpace.of(posterior, 10, 0).tree.arrays
     assert 24**2 < np.max(np.diff(arrays.message_ptr) * arrays.n_states[arrays.own]) <= and_or.TABLE_ENTRIES
 
 

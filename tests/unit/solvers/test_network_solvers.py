@@ -173,7 +173,7 @@ def test_bounds_of_a_graph_close_in_on_the_optimum_from_both_sides(n_nodes):
     rng = np.random.default_rng(23)
     for _ in range(25):
         posterior, best = random_case(rng, float(rng.choice([0.0, 0.4, 0.8])))
-        graph = AndOrGraph(AndOrSpace(posterior, 1, 0))
+        graph = AndOrGraph(AndOrSpace.of(posterior, 1, 0))
         while not graph.is_solved:
             assert graph.lower - 1e-9 <= best <= graph.upper + 1e-9
             dive(graph, n_nodes)

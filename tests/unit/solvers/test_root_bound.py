@@ -99,3 +99,25 @@ def test_what_relaxations_close_is_closed_rightly(monkeypatch):
         found = cm.map_query(model, solver=hbfs.HybridBestFirst(quick_entries=0, max_entries=0), progress=False)
         assert found.certificate.kind is CertificateKind.EXACT
         assert found.log_joint == pytest.approx(best.log_joint, abs=1e-8)
+
+
+@pytest.mark.parametrize("lead", [2**47, 0])
+def test_a_search_that_a_tree_bounds_ends_at_the_best(monkeypatch, lead):
+    """Trees that prove nothing: a search under one of them ends, once nothing is left."""
+    monkeypatch.setattr(root_bound, "TABLE_BITS", (1.0, 2.0))
+    monkeypatch.setattr(root_bound, "STEPS", ((0.1, 1),))
+    monkeypatch.setattr(root_bound, "TOUR_NODES", 2)
+    rng = np.random.default_rng(5)
+    for _ in range(15):
+        problem = to_integers(random_problem(rng, max_variables=7, max_states=3, nuisance=0.0, zeros=0.2))
+        names = list(problem.sizes)
+        points = np.array(list(itertools.product(*(range(problem.sizes[v]) for v in names))))
+        best = int(value_at(problem, points, names).max())
+        relaxed = root_bound.RootBound(problem, Control())
+        while not relaxed.is_finished:
+            relaxed.follow(10**12, best - lead, leads=True)
+        assert relaxed.is_solved
+        assert best <= relaxed.bound <= best + 4 + 1e-9 / problem.unit
+        if lead > 0:
+            states = relaxed.decoded()
+            assert int(value_at(problem, np.array([[states[v] for v in names]]), names)[0]) == best

@@ -21,6 +21,7 @@ from certimap.solvers.networks.and_or import (
     AndOrState,
     Branches,
     Solved,
+    Tour,
     advance,
 )
 
@@ -196,18 +197,16 @@ class AndOrBestFirst(AndOrSolver):
         return BestFirstState(posterior, control)
 
     def effort(self, state: BestFirstState) -> Effort:
-        held = 300 * len(state.cache) if state.graph is None else state.graph.n_bytes
+        kept = 0 if state.tour is None else 300 * len(state.tour.cache)
+        held = kept if state.graph is None else state.graph.n_bytes
         return Effort(state.n_nodes, held, state.n_nodes)
 
     def step(self, state: BestFirstState, ledger: Ledger) -> BestFirstState:
         """Open the space, or expand a few hundred nodes."""
-        if state.space is None:
-            state.space = self.open_space(state.posterior, ledger)
-            state.graph = AndOrGraph(state.space)
-        graph = state.graph
-        if graph is None:
-            advance(state, state.space, ledger)
+        if state.tour is not None:
+            advance(state, state.tour, ledger)
             return state
+        graph = state.graph = state.graph or AndOrGraph(self.open_space(state.posterior, ledger))
         left = state.control.nodes_left(state.n_nodes)
         end = state.n_nodes + (STEP_NODES if left is None else min(STEP_NODES, left))
         while state.n_nodes < end and not state.control.should_stop:
@@ -221,7 +220,7 @@ class AndOrBestFirst(AndOrSolver):
         ledger.upper_bound(max(graph.upper + graph.space.log_slack, ledger.best_log_prob), RELAXATION)
         state.done = graph.is_solved or graph.upper <= ledger.best_log_prob or graph.upper == -math.inf
         if not state.done and graph.n_bytes > SHARE_OF_MEMORY * state.control.memory_limit:
-            state.cache, state.graph = graph.solutions(), None
+            state.tour, state.graph = Tour(graph.space, graph.solutions()), None
         return state
 
     def grow(self, graph: AndOrGraph, state: BestFirstState, n_nodes: int) -> None:

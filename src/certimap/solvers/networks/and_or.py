@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -64,7 +65,7 @@ class Lookups:
     def total(self, states: Ints, numbers: Ints) -> Floats:
         """Return the sum of the entries at the states of a path and at each number of the variable's states."""
         at = self.starts + self.strides @ states[self.columns]
-        return self.values[at[:, None] + self.own_strides[:, None] * numbers].sum(axis=0)
+        return np.add.reduce(self.values[at[:, None] + self.own_strides[:, None] * numbers], axis=0)
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,14 @@ class Branches:
     value: Floats  # nats that each state adds by itself: tables and exact sums of nuisance, shape (states,)
     bounds: Floats  # upper bounds on each child's subproblem, shape (children, states)
 
-    @property
+    @cached_property
     def total(self) -> Floats:
         """Upper bounds on the subproblem by state."""
-        return self.value + self.bounds.sum(axis=0)
+        return self.value + np.add.reduce(self.bounds, axis=0)
+
+    def rest(self, child: int, state: int) -> float:
+        """Return the sum of the bounds of the children after one."""
+        return float(self.bounds[child + 1 :, state].sum()) if child + 1 < len(self.bounds) else 0.0
 
 
 class AndOrSpace:
@@ -87,26 +92,50 @@ class AndOrSpace:
     variable's subproblem depends on its *context* only, and the subproblems of its children are independent.
     Groups of nuisance variables hang below the lowest query variable that they meet, and are summed exactly there.
 
-    `posterior`: whose problem is searched. `i_bound`, `iterations`: of the mini-bucket relaxation whose messages
-    bound the subproblems. Raises TimeUp when the relaxation would not be ready in time.
+    `tree`: the mini-buckets along that order, whose messages bound the subproblems. `clock`: of its passes.
+    `sums`: of the nuisance variables, each with the queried variables that it depends on. `log_slack`: nats by
+    which the sums may be off. Raises TimeUp when the messages would not be ready in time.
     """
 
-    def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:
-        problem = posterior.problem
-        order = nuisance_first(problem, control=posterior.control)
-        self.problem, self.posterior = problem, posterior
+    def __init__(
+        self,
+        tree: SplitTree,
+        clock: PassClock,
+        sums: Sequence[tuple[ConditionalSum, Sequence[int]]] = (),
+        log_slack: float = 0.0,
+    ) -> None:
+        problem = tree.problem
+        order = [tree.variables[int(i)] for i in tree.order]
+        self.problem, self.tree, self.clock = problem, tree, clock
         self.query = [v for v in reversed(order) if v in problem.query]  # ancestors first
         self.column = {v: i for i, v in enumerate(self.query)}
         self.n_states = np.array([problem.sizes[v] for v in self.query], np.int64)
-        regions = split(problem, order, lambda scope: True)
-        self._hang(regions, order)
-        fits, memory = limit(problem.sizes, TABLE_ENTRIES, i_bound), posterior.control.memory_limit
-        self.tree = SplitTree.of(problem, order, fits, memory)
-        self.clock = PassClock(posterior.control)
-        self.work = float(max(iterations, 1) * self.tree.n_entries)
-        self._tighten(iterations)
-        self._place_values()
+        self.log_slack = tree.log_slack + log_slack + 1e-13 * len(tree.arrays.own)
+        self.work = 0.0
+        self._hang(split(problem, order, lambda scope: True), order)
+        self._place_values(sums)
         self._place_messages()
+
+    @classmethod
+    def of(cls, posterior: NetworkPosterior, i_bound: int, iterations: int) -> AndOrSpace:
+        """Return the space of a query, bounded by a relaxation that so many iterations have tightened."""
+        problem, clock = posterior.problem, PassClock(posterior.control)
+        order, fits = nuisance_first(problem, control=clock.control), limit(problem.sizes, TABLE_ENTRIES, i_bound)
+        tree = SplitTree.of(problem, order, fits, clock.control.memory_limit)
+        if tree.is_split:
+            tightener = Tightener(tree, clock)
+            for temperature in TEMPERATURES:
+                tightener.run(temperature, -(-iterations // len(TEMPERATURES)))
+        space = cls.over(posterior, tree, clock)
+        space.work = float(max(iterations, 1) * tree.n_entries)
+        return space
+
+    @classmethod
+    def over(cls, posterior: NetworkPosterior, tree: SplitTree, clock: PassClock) -> AndOrSpace:
+        """Return the space of a query, bounded by a tree of its problem as it stands."""
+        variables, evaluator = posterior.states.variables, posterior.evaluator
+        sums = [(part, [variables[int(c)] for c in part.query]) for part in evaluator.sums]
+        return cls(tree, clock, sums, evaluator.log_slack)
 
     # --- construction ------------------------------------------------------------------------------------
 
@@ -134,14 +163,7 @@ class AndOrSpace:
                 self.children[p].append(i)
         self.roots = [i for i in range(n) if self.parent[i] < 0]
 
-    def _tighten(self, iterations: int) -> None:
-        if self.tree.is_split:
-            tightener = Tightener(self.tree, self.clock)
-            n_steps = -(-iterations // len(TEMPERATURES))
-            for temperature in TEMPERATURES:
-                tightener.run(temperature, n_steps)
-
-    def _place_values(self) -> None:
+    def _place_values(self, sums: Sequence[tuple[ConditionalSum, Sequence[int]]]) -> None:
         """Give each table and each nuisance sum to the lowest query variable that it depends on."""
         problem = self.problem
         placed: list[list[Table]] = [[] for _ in self.query]
@@ -153,9 +175,8 @@ class AndOrSpace:
                     placed[max(self.column[v] for v in table.scope)].append(table)
                 else:
                     constants.append(float(table.log_values))
-        variables = self.posterior.states.variables
-        for part in self.posterior.evaluator.sums:
-            columns = np.array([self.column[variables[c]] for c in part.query], np.int64)
+        for part, scope in sums:
+            columns = np.array([self.column[v] for v in scope], np.int64)
             if len(columns):
                 self.sums[int(columns.max())].append((part, columns))
             else:
@@ -243,15 +264,6 @@ class AndOrSpace:
         """Return what a variable's subproblem depends on."""
         return variable, states[self.context[variable]].tobytes()
 
-    @property
-    def log_slack(self) -> float:
-        """How far (nats) bounds and values may be off by rounding."""
-        return self.tree.log_slack + self.posterior.evaluator.log_slack + 1e-13 * len(self.tree.arrays.own)
-
-    def assignment(self, states: Ints) -> Mapping[int, int]:
-        """Return states by query variable."""
-        return {v: int(states[i]) for i, v in enumerate(self.query)}
-
 
 def check_settings(i_bound: int, iterations: int) -> None:
     """Refuse settings out of range."""
@@ -288,7 +300,7 @@ class AndOrSolver(WholeSpaceSolver):
 
     def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:
         """Build a search space, and report the bound and the answers of its relaxation."""
-        space = AndOrSpace(posterior, self.i_bound, self.iterations)
+        space = AndOrSpace.of(posterior, self.i_bound, self.iterations)
         s = space.tree.scratch()
         ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
         start, before = posterior.point(decode(space.tree, scratch=s, clock=space.clock)), ledger.best_log_prob
@@ -380,6 +392,18 @@ class DepthFirst:
         left = frame.branches.total[frame.order[max(frame.turn, 0) :]]
         return max(frame.refuted, float(left.max(initial=-math.inf)))
 
+    @property
+    def progress(self) -> float:
+        """The share of the space that is behind, where all open states, and all children of one, count alike."""
+        behind, share = 0.0, 1.0
+        for frame in self.stack:
+            n_open = int((frame.branches.total > max(frame.need, frame.best.value)).sum())
+            share /= max(n_open, frame.turn + 1, 1)
+            behind += share * max(frame.turn, 0)
+            share /= max(1, len(self.space.children[frame.variable]))
+            behind += share * frame.child
+        return behind
+
     def _next_state(self, frame: SearchFrame) -> None:
         """Enter the value of a finished state, and go on to the next one that may still win."""
         frame.refuted = max(frame.refuted, frame.upper)
@@ -408,7 +432,7 @@ class DepthFirst:
     def _next_child(self, frame: SearchFrame) -> None:
         """Search the next child of the present state, if the others leave it something to win."""
         state = int(frame.order[frame.turn])
-        rest = float(frame.branches.bounds[frame.child + 1 :, state].sum())
+        rest = frame.branches.rest(frame.child, state)
         need = max(frame.need, frame.best.value) - frame.sum - rest
         self.states[frame.variable] = state
         self._open(self.space.children[frame.variable][frame.child], need)
@@ -420,7 +444,7 @@ class DepthFirst:
             return
         frame = self.stack[-1]
         state = int(frame.order[frame.turn])
-        rest = float(frame.branches.bounds[frame.child + 1 :, state].sum())
+        rest = frame.branches.rest(frame.child, state)
         frame.upper += found.upper
         frame.sum += found.value
         frame.child += 1
@@ -432,16 +456,73 @@ class DepthFirst:
         frame.child = len(self.space.children[frame.variable])
 
 
+class Tour:
+    """The depth-first search of a space, root after root.
+
+    `cache`: solved subproblems. Those of another space hold too where its order is the same.
+    """
+
+    def __init__(self, space: AndOrSpace, cache: dict[tuple[int, bytes], Solved] | None = None) -> None:
+        self.space, self.n_nodes = space, 0
+        self.cache: dict[tuple[int, bytes], Solved] = {} if cache is None else cache
+        self._solved: list[Solved] = []
+        self._search: DepthFirst | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing beats the value that was known."""
+        return bool(self._solved) and not self._solved[-1].is_exact
+
+    @property
+    def is_done(self) -> bool:
+        return self.has_failed or len(self._solved) == len(self.space.roots)
+
+    @property
+    def progress(self) -> float:
+        """About which share of the space is behind: of the roots one after another."""
+        own = 0.0 if self._search is None else self._search.progress
+        return (len(self._solved) + own) / max(1, len(self.space.roots))
+
+    @property
+    def bound(self) -> float:
+        """Nats that no assignment exceeds which beats the value that was known, rounding included."""
+        under_way = [] if self._search is None else [self._search.bound]
+        parts = [self.space.constant, *(s.upper for s in self._solved), *under_way]
+        left = self.space.roots[len(self._solved) + len(under_way) :]
+        return math.fsum([*parts, *(self.space.root_bound(r) for r in left)]) + self.space.log_slack
+
+    @property
+    def found(self) -> dict[int, int] | None:
+        """The states of the best assignment; None before it is found, and where nothing beats what was known."""
+        if not self.is_done or self.has_failed:
+            return None
+        return {self.space.query[i]: s for part in self._solved for i, s in part.states}
+
+    def advance(self, n_nodes: int, work: float, known: float, control: Control) -> None:
+        """Open about so many nodes, for so much work, of assignments that beat the value `known` (nats)."""
+        space, left, end = self.space, n_nodes, self.space.work + work
+        while left > 0 and space.work < end and not self.is_done:
+            if self._search is None:
+                rest = sum(space.root_bound(r) for r in space.roots[len(self._solved) + 1 :])
+                need = known - space.constant - sum(s.value for s in self._solved) - rest
+                self._search = DepthFirst(space, self.cache, space.roots[len(self._solved)], need)
+            before = self._search.n_nodes
+            self._search.advance(left, end, control)
+            opened = self._search.n_nodes - before
+            left = 0 if control.should_stop else left - max(opened, 1)
+            self.n_nodes += opened
+            if self._search.result is not None:
+                self._solved.append(self._search.result)
+                self._search = None
+
+
 @dataclass(eq=False)
 class AndOrState:
-    """The space, and the roots that are solved."""
+    """The search, once its space is open."""
 
     posterior: NetworkPosterior
     control: Control
-    space: AndOrSpace | None = None
-    search: DepthFirst | None = None
-    cache: dict[tuple[int, bytes], Solved] = field(default_factory=dict[tuple[int, bytes], Solved])
-    solved: list[Solved] = field(default_factory=list[Solved])
+    tour: Tour | None = None
     n_nodes: int = 0
     done: bool = False
 
@@ -465,56 +546,25 @@ class AndOrBranchAndBound(AndOrSolver):
         return AndOrState(posterior, control)
 
     def effort(self, state: AndOrState) -> Effort:
-        held = 0 if state.space is None else state.space.tree.n_bytes
-        work = 0.0 if state.space is None else state.space.work
-        return Effort(state.n_nodes, held + 300 * len(state.cache), int(work))
+        if state.tour is None:
+            return Effort(state.n_nodes)
+        held = state.tour.space.tree.n_bytes + 300 * len(state.tour.cache)
+        return Effort(state.n_nodes, held, int(state.tour.space.work))
 
     def step(self, state: AndOrState, ledger: Ledger) -> AndOrState:
         """Open the space, or search some nodes."""
-        if state.space is None:
-            state.space = self.open_space(state.posterior, ledger)
-        advance(state, state.space, ledger)
+        state.tour = state.tour or Tour(self.open_space(state.posterior, ledger))
+        advance(state, state.tour, ledger)
         return state
 
 
-def advance(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
-    """Search one step's nodes depth first, root after root, and report what that proves."""
-    left = state.control.nodes_left(state.n_nodes)
-    budget = STEP_NODES if left is None else max(1, min(STEP_NODES, left))
-    most = space.work + STEP_WORK
-    while budget > 0 and space.work < most and len(state.solved) < len(space.roots):
-        if state.search is None:
-            need = _need(state, space, ledger)
-            state.search = DepthFirst(space, state.cache, space.roots[len(state.solved)], need)
-        before = state.search.n_nodes
-        state.search.advance(budget, most, state.control)
-        budget = 0 if state.control.should_stop else budget - max(state.search.n_nodes - before, 1)
-        state.n_nodes += state.search.n_nodes - before
-        if state.search.result is not None:
-            state.solved.append(state.search.result)
-            state.search = None
-            if not state.solved[-1].is_exact:  # nothing beats the best point
-                break
-    _report(state, space, ledger)
-
-
-def _need(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> float:
-    """Return what the next root must exceed for the whole to beat the best point."""
-    rest = sum(space.root_bound(r) for r in space.roots[len(state.solved) + 1 :])
-    return ledger.best_log_prob - space.constant - sum(s.value for s in state.solved) - rest
-
-
-def _report(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
-    """Bound the whole by what is solved, what is under search and what is to come; pass on a new answer."""
-    n_begun = len(state.solved)
-    bounds = [space.constant, *(s.upper for s in state.solved)]
-    if state.search is not None:
-        bounds.append(state.search.bound)
-        n_begun += 1
-    bound = math.fsum([*bounds, *(space.root_bound(r) for r in space.roots[n_begun:])])
-    gave_up = bool(state.solved) and not state.solved[-1].is_exact
-    if len(state.solved) == len(space.roots) and not gave_up:
-        found = {space.query[i]: s for part in state.solved for i, s in part.states}
-        ledger.candidates(state.posterior.point(found))
-    state.done = gave_up or len(state.solved) == len(space.roots)
-    ledger.upper_bound(max(bound + space.log_slack, ledger.best_log_prob), RELAXATION)
+def advance(state: AndOrState, tour: Tour, ledger: Ledger) -> None:
+    """Search one step's nodes depth first, and report what that proves."""
+    left, before = state.control.nodes_left(state.n_nodes), tour.n_nodes
+    n_nodes = STEP_NODES if left is None else max(1, min(STEP_NODES, left))
+    tour.advance(n_nodes, STEP_WORK, ledger.best_log_prob, state.control)
+    state.n_nodes += tour.n_nodes - before
+    if tour.found is not None:
+        ledger.candidates(state.posterior.point(tour.found))
+    state.done = tour.is_done
+    ledger.upper_bound(max(tour.bound, ledger.best_log_prob), RELAXATION)

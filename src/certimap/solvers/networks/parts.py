@@ -366,9 +366,9 @@ class Searching:
         states = relaxed.decoded()
         component.offer({v: int(own[states.get(v, 0)]) for v, own in self._kept.items()})
         level = level_of(component, context)
-        if relaxed.bound > level:
+        if relaxed.bound > level and not relaxed.is_solved:
             return None
-        component.closed = max(component.closed, level)
+        component.closed = max(component.closed, level, relaxed.bound)
         return Settled()
 
 

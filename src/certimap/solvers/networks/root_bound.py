@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
 from certimap.networks.orders import best_order
-from certimap.networks.problem import Problem, above_units, to_floats
+from certimap.networks.problem import FLOOR, Problem, above_units, to_floats
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first
 from certimap.networks.relaxation.tighten import Tightener
+from certimap.solvers.networks.and_or import NODE_WORK, AndOrSpace, Tour
 
 TABLE_BITS = (10.0, 13.0, 16.0, 19.0)  # log base 2 of the entries of the largest table, tree after tree
-STEPS = ((0.1, 24), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
+STEPS = ((0.1, 12), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
 FROM_WORK = 50_000_000  # table entries that a search visits before it pays to bound the whole in another way
 COST = 0.8  # visits of a search that take as long as an entry of a pass, with its powers and logs
 # of the search's work; the second where this bound is below the search's and no elimination is going to end it
@@ -20,6 +23,10 @@ PASSES = 6  # over all entries, that an optimisation step and the bound after it
 MOST_STEPS = 12  # between two bounds
 STALLED = 0.02  # of the gap: a tree whose last steps gained no more makes way for a larger one
 MEMORY_SHARE = 0.125
+# of what a tightened tree has cost, for a search that it bounds; of what the next tree costs, for one of which so
+# much is behind
+TOUR_SHARE, SHARE_BESIDE, SOMEWHERE = 0.25, 2.0, 1e-5
+TOUR_COST, TOUR_NODES = 0.1, 1000  # visits that take as long as a unit of a tour's work; nodes at a time
 
 
 class RootBound:
@@ -29,9 +36,12 @@ class RootBound:
     variables bound several times closer, and the search proves too little before its end to catch up. Where the
     costs are what dual ascent has left, no tree bounds worse than it did.
 
+    Each tightened tree bounds an AND/OR search for a share of its own cost. A search that gets somewhere goes on
+    beside the making of the next tree, and the last tree's to the end.
+
     `bound`: units that the problem's value does not exceed. `work`: its cost so far, in visits of a search.
-    `is_finished`: whether nothing more is tried: all trees are tightened, or memory or time do not suffice for the
-    next.
+    `is_finished`: whether nothing more is tried: a search came to its end, or memory or time do not suffice.
+    `is_solved`: whether nothing beats the best assignment known or `decoded`.
     """
 
     def __init__(self, problem: Problem, control: Control) -> None:
@@ -41,10 +51,13 @@ class RootBound:
         whole = best_order([t.scope for t in problem.tables], problem.sizes, control=control).order
         self._orders = (nuisance_first(self._floats, control=control), list(whole))
         self._clock = PassClock(control)
-        self._n_trees, self.work, self.is_finished = 0, 0.0, False
+        self._n_trees, self.work, self.is_finished, self.is_solved = 0, 0.0, False, False
         self._tightener: Tightener | None = None
         self._temperatures: list[float] = []
         self._last = self.bound = int(problem.constant) + sum(int(t.log_values.max()) for t in problem.tables)
+        self._tour: Tour | None = None  # under the last tightened tree
+        # visits: of the present tree; that the search may make; of the next tree since the search began
+        self._tree_work = self._room = self._beside = 0.0
 
     @property
     def n_bytes(self) -> int:
@@ -62,22 +75,31 @@ class RootBound:
                 before = self.work
                 self._advance(granted - before, level)
         except (TimeUp, TooLarge):  # a search may still have time where a pass has not
-            self.is_finished = True
+            self.is_finished = self._tour is None or self._control.should_stop
+            self._n_trees, self._temperatures = len(TABLE_BITS), []
         return self.bound < start
 
     def _advance(self, left: float, level: int) -> None:
-        """Make the next tree, or take steps on the present one, where that costs at most `left`."""
-        if self._tightener is None or not self._temperatures:
-            entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
-            if COST * entries > left and self.work > 0.0:
+        """Make the next tree, take steps on the present one, or search, where that costs at most `left`."""
+        is_ready = not self._temperatures
+        if self._tour is not None:
+            is_last = is_ready and self._n_trees == len(TABLE_BITS)
+            room = self._room + SHARE_BESIDE * self._beside * (self._tour.progress > SOMEWHERE)
+            room = math.inf if is_last else room
+            if room >= TOUR_COST * NODE_WORK:
+                self._search(self._tour, min(left, room), level)
                 return
-            fits = limit(self._floats.sizes, 2.0 ** TABLE_BITS[self._n_trees])
-            memory = MEMORY_SHARE * self._control.memory_limit
-            tree = SplitTree.least(self._floats, self._orders, fits, memory, self._clock)
+        before = self.work
+        if self._tightener is None or is_ready:
+            bits = TABLE_BITS[self._n_trees]
+            if COST * 2.0**bits * len(self._floats.sizes) > left and self.work > 0.0:  # about, and mostly less
+                return
+            fits, most = limit(self._floats.sizes, 2.0**bits), MEMORY_SHARE * self._control.memory_limit
+            tree = SplitTree.least(self._floats, self._orders, fits, most, self._clock)
             self._n_trees += 1
             self._tightener = Tightener(tree, self._clock)
             self._temperatures = [t for t, n in STEPS for _ in range(n)] if tree.is_split else []
-            self.work += COST * tree.n_entries
+            self._tree_work, self.work = 0.0, self.work + COST * tree.n_entries
         else:
             tree = self._tightener.tree
             cost = COST * PASSES * tree.n_entries
@@ -88,18 +110,38 @@ class RootBound:
             self._tightener.run(temperature, n_steps)
             del self._temperatures[:n_steps]
             self.work += n_steps * cost
-        found = tree.bound(scratch=self._tightener.scratch, clock=self._clock)
-        found = int(self._problem.constant) + above_units(found, self._problem.unit)
+        found = self._in_units(tree.bound(scratch=self._tightener.scratch, clock=self._clock))
         is_warm = len(self._temperatures) <= sum(n for _, n in STEPS[1:])  # the first steps may raise it
         gain, self._last = self._last - found, found
         # as much again would leave it above an earlier tree's bound
         if is_warm and (gain <= STALLED * (found - level) or found - gain > self.bound):
             self._temperatures = []
         self.bound = min(self.bound, found)
+        self._tree_work += self.work - before
+        self._beside += self.work - before
         if not self._temperatures:
-            self.is_finished = not tree.is_split or self._n_trees == len(TABLE_BITS)
+            self._tour = Tour(AndOrSpace(tree, self._clock))
+            self._room, self._beside = TOUR_SHARE * self._tree_work, 0.0
+
+    def _search(self, tour: Tour, left: float, level: int) -> None:
+        """Search for work of at most `left`."""
+        self._control.check("searching")
+        spent, cost = TOUR_COST * tour.space.work, TOUR_COST * NODE_WORK
+        if left < cost:
+            return
+        known = (level - self._problem.constant) * self._problem.unit if level > FLOOR else -math.inf
+        tour.advance(TOUR_NODES, left / TOUR_COST, known, self._control)
+        spent = max(TOUR_COST * tour.space.work - spent, cost)
+        self.work, self._room = self.work + spent, self._room - spent
+        if tour.is_done:
+            self.is_finished = self.is_solved = True
+            self.bound = min(self.bound, max(level, self._in_units(tour.bound)))
+
+    def _in_units(self, log_value: float) -> int:
+        return int(self._problem.constant) + above_units(log_value, self._problem.unit)
 
     def decoded(self) -> dict[int, int]:
-        """Return an assignment read off the present tree; `follow` has returned true."""
+        """Return an assignment found by the search or read off the present tree; `follow` has returned true."""
         assert self._tightener is not None
-        return decode(self._tightener.tree, scratch=self._tightener.scratch)
+        found = None if self._tour is None else self._tour.found
+        return found or decode(self._tightener.tree, scratch=self._tightener.scratch)
