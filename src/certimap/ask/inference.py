@@ -190,30 +190,12 @@ def _log_mass(model: Any, query: Query) -> float | None:
 def log_evidence_bounds(
     model: Any, evidence: Any = None, *, i_bound: int = 10, iterations: int = 30, time_limit: float | None = None
 ) -> EvidenceBounds:
-    """Return lower and upper bounds on ln p(evidence), for a network of any width.
+    """Return two bounds on ln p(evidence) in nats for a network of any width, equal if it can be summed.
 
-    Parameters
-    ----------
-    model, evidence
-        A network, and evidence as in `marginals`; p(e) is the unnormalised sum of a Markov network.
-    i_bound
-        Largest number of variables in a message of the relaxation for the upper bound; more is tighter and slower.
-    iterations
-        Steps that tighten the upper bound.
-    time_limit
-        Seconds after which no new step starts.
-
-    Returns
-    -------
-    EvidenceBounds
-        (lower, upper), nats; equal up to rounding if the network can be summed.
-
-    Raises
-    ------
-    QueryError
-        For a model that is not a network, or settings out of range.
-    ImpossibleEvidence
-        When the evidence is found to have probability 0.
+    `model` is a network, `evidence` as in `marginals`; p(e) is the unnormalised sum of a Markov network. A message
+    of the relaxation for the upper bound has at most `i_bound` variables; more is tighter and slower. `iterations`
+    steps tighten it, and none starts after `time_limit` seconds. Raises QueryError for a model that is not a
+    network, or settings out of range, and ImpossibleEvidence when the evidence is found to have probability 0.
     """
     from certimap.networks.network import Network
     from certimap.networks.problem import problem_of
@@ -278,28 +260,12 @@ def sample(
     time_limit: float | None = None,
     max_memory: int | None = None,
 ) -> Any:
-    """Draw `n` independent assignments from p(variables | evidence).
+    """Return `n` independent assignments drawn from p(variables | evidence), all other variables summed out.
 
-    Parameters
-    ----------
-    model, evidence
-        As in `marginals`.
-    n
-        The number of rows.
-    variables
-        Names; None: all variables without hard evidence. The others are summed out.
-    rng
-        A seed or a generator; the same seed gives the same rows for any number of workers.
-    as_frame
-        Return a pandas DataFrame.
-    workers
-        Threads; None uses every core.
-    time_limit, max_memory
-        As in `marginals`.
-
-    Returns
-    -------
-    A dictionary from names to arrays of labels (numbers of a real variable), shape (n,) each, or a frame of them.
+    `model`, `evidence`, `workers`, `time_limit` and `max_memory` are as in `marginals`. `variables` are names;
+    None: all variables without hard evidence. `rng` is a seed or a generator; the same seed gives the same rows
+    for any number of workers. Returns a dictionary from names to arrays of labels (numbers of a real variable),
+    shape (n,) each, or with `as_frame` a pandas DataFrame of them.
     """
     n = check_whole("n", n, "a whole number of samples from 0", QueryError)
     seed_checked(rng)

@@ -145,10 +145,7 @@ class Posterior(Protocol, metaclass=CapabilityType):
 
 @runtime_checkable
 class TwoSided(Posterior, Protocol):
-    """A posterior that gives only a lower and an upper bound on the value of a point.
-
-    Certificates use the lower bound for the answer and the upper bound for its rivals.
-    """
+    """A posterior with only a lower bound on each value, for the answer, and an upper bound, for its rivals."""
 
     def log_prob_interval(self, points: Points) -> LogInterval:
         """Return lower and upper bounds on ln p of each row; the lower one is `log_prob`."""
@@ -176,10 +173,7 @@ class Masses(Posterior, Protocol):
         ...
 
     def log_mass_each(self, boxes: Boxes) -> Floats:
-        """`log_mass` of each box with variable i restricted to state a, even if the box excludes a.
-
-        Shape (batch, total_states). For a single-point box these are the neighbours of the point.
-        """
+        """`log_mass` with variable i set to state a, even if a box excludes it, shape (batch, total_states)."""
         ...
 
 
@@ -287,10 +281,7 @@ class Prober(Protocol):
         ...
 
     def starts(self) -> Points:
-        """Return points worth scoring that need no search, shape (batch, n); possibly none.
-
-        Called at the start of a search and whenever `tighten` pauses.
-        """
+        """Return points worth scoring, possibly none, (batch, n); for the start, and whenever `tighten` pauses."""
         ...
 
     def climb(self, points: Points) -> Points:

@@ -19,8 +19,7 @@ from certimap.core.arrays import Floats, Floats32, Ints, Ints32, spans
 from certimap.core.domain import Domain
 from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.clusters import mix
-from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out, number_patterns
-from certimap.learn.kernels.rows import k_means
+from certimap.learn.kernels.rows import absorb_message, add_rows, divide_out, k_means, number_patterns
 
 Rows = Ints | None
 T = TypeVar("T")

@@ -252,21 +252,11 @@ class _Settings(LearnerSettings, total=False):
 def hclt(
     data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
 ) -> HiddenChowLiuModel | Circuit:
-    """Learn a hidden Chow-Liu tree, missing cells allowed; see `HiddenChowLiuTree`.
+    """Return a hidden Chow-Liu tree learned from a table, missing cells allowed; see `HiddenChowLiuTree`.
 
-    Parameters
-    ----------
-    data, valid, rng
-        As in `learnspn`; a tenth of the rows choose the best pass by default.
-    n_states
-        States per latent variable; fewer with few rows if validation rows prefer it.
-    **settings
-        Parameters of `HiddenChowLiuTree`.
-
-    Returns
-    -------
-    HiddenChowLiuModel or Circuit
-        A circuit if a column is real. Latent variables are never queried.
+    `data`, `valid`, `rng`: as in `learnspn`; a tenth of the rows choose the best pass by default. `n_states`:
+    states per latent variable, which queries never name; fewer with few rows if validation rows prefer it.
+    `settings`: parameters of `HiddenChowLiuTree`. A circuit is returned if a column is real.
     """
     return HiddenChowLiuTree(n_states, random_state=rng, **settings).fit(data, valid=valid).model_
 

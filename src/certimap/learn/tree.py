@@ -189,31 +189,12 @@ def chow_liu(
     form: Literal["network", "circuit"] | None = None,
     **settings: Unpack[_Settings],
 ) -> BayesianNetwork | Circuit:
-    """Learn a Chow-Liu tree and return it as a Bayesian network or as a circuit.
+    """Return a Chow-Liu tree learned from a table, as a Bayesian network or as a circuit; see `ChowLiuTree`.
 
-    Parameters
-    ----------
-    data
-        A table, or a `Dataset`. With missing cells, each pair of columns uses the rows that know both.
-    valid
-        More rows; only their labels are used, as further states.
-    rng
-        Ignored: nothing here is random.
-    form
-        "network" (a `BayesianNetwork`) or "circuit"; None for a network unless a column is real.
-    **settings
-        Parameters of `ChowLiuTree`.
-
-    Returns
-    -------
-    BayesianNetwork or Circuit
-
-    Raises
-    ------
-    DataError
-        For an empty table.
-    ModelError
-        For form="network" with real columns.
+    `data`: a table, or a `Dataset`; with missing cells, each pair of columns uses the rows that know both.
+    `valid`: more rows, of which only the labels are used, as further states. `rng` is ignored: nothing here is
+    random. `form`: "network", "circuit", or None for a network unless a column is real. `settings`: parameters of
+    `ChowLiuTree`. Raises DataError for an empty table, and ModelError for form="network" with real columns.
     """
     if form not in ("network", "circuit", None):
         raise DataError(f"form is {form!r}; expected 'network' or 'circuit'")
