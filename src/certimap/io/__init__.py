@@ -1,15 +1,7 @@
 """Reading and writing models, evidence and queries: one file per format, and one table of formats."""
 
 from certimap.io.formats import FORMATS, Format, format_of, read, write
-from certimap.io.uai import (
-    read_evidence,
-    read_map,
-    read_query,
-    write_evidence,
-    write_mmap,
-    write_mpe,
-    write_query,
-)
+from certimap.io.uai import read_evidence, read_map, read_query, write_evidence, write_mmap, write_mpe, write_query
 
 __all__ = [
     "FORMATS",

@@ -19,7 +19,7 @@ import numpy as np
 from certimap.core.domain import MAX_STATES, Categorical
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.declared import Declared, Rows
-from certimap.io.files import AnyPath, LineCounter, read_text, write_text
+from certimap.io.files import AnyPath, LineCounter, after, read_text, write_text
 from certimap.io.words import Numbers, numbers_of, written, written_rows
 from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
 
@@ -113,7 +113,7 @@ def _known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> lis
     `parents`: the position of each state by its name. A way: the states' positions, and where it ends.
     """
     found: list[tuple[tuple[int, ...], int]] = []
-    waiting: list[tuple[tuple[int, ...], int]] = [((), _after(_BLANKS, text, at + 1))]
+    waiting: list[tuple[tuple[int, ...], int]] = [((), after(_BLANKS, text, at + 1))]
     steps = 0
     while waiting and len(found) < 2 and steps < _STEPS:
         chosen, place = waiting.pop()
@@ -127,16 +127,11 @@ def _known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> lis
                 if not (word and text.startswith(word, place)):
                     continue
                 end = place + len(word)
-                after = _after(_BLANKS, text, end)
-                comma = text.startswith(",", after)
-                if len(chosen) + 1 == len(parents) or comma or after > end:
-                    waiting.append(((*chosen, position), _after(_BLANKS, text, after + 1) if comma else after))
+                then = after(_BLANKS, text, end)
+                comma = text.startswith(",", then)
+                if len(chosen) + 1 == len(parents) or comma or then > end:
+                    waiting.append(((*chosen, position), after(_BLANKS, text, then + 1) if comma else then))
     return found
-
-
-def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return found.end() if found else at
 
 
 def _header_names(header: str) -> list[str]:
@@ -210,7 +205,7 @@ class _Reader:
         return rest[:40] or "the end of the line or file"
 
     def skip_blank(self) -> None:
-        self.at = _after(_BLANK, self.text, self.at)
+        self.at = after(_BLANK, self.text, self.at)
 
     def skip_block(self) -> None:
         start = self.at

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 
 from certimap.errors import ParseError
 from certimap.io.declared import Declared, Rows
-from certimap.io.files import AnyPath, LineCounter, cut, line_of, read_text, write_text
+from certimap.io.files import AnyPath, LineCounter, after, cut, line_of, read_text, write_text
 from certimap.io.words import Numbers, numbers_of, written, written_names, written_rows
 from certimap.networks.bayesian import BayesianNetwork
 
@@ -115,11 +115,11 @@ class Braces:
     def _parsed(self) -> BraceBlock:
         root = BraceBlock("", 0)
         stack = [root]
-        at = _skipped(_BLANK, self.text, 0)
+        at = after(_BLANK, self.text, 0)
         while at < len(self.text):
             found = _HEAD.match(self.text, at)
             if found is None:
-                at = _skipped(_UNCLOSED, self.text, at)
+                at = after(_UNCLOSED, self.text, at)
                 raise self.fail("a text in double quotes begins here and does not end; '\"' ends it", at)
             head, sign, start, at = found[1].strip(), found[2], at, found.end()
             if sign == "=":
@@ -132,14 +132,14 @@ class Braces:
                 if len(stack) == 1:
                     raise self.fail("'}' closes no block; expected one '}' per '{'", at - 1)
                 stack.pop()
-            at = _skipped(_BLANK, self.text, at)
+            at = after(_BLANK, self.text, at)
         if len(stack) > 1:
             raise self.fail(f"the block {cut(stack[-1].head)} has no closing '}}'", stack[-1].at)
         return root
 
     def _assigned(self, stack: list[BraceBlock], key: str, start: int, at: int) -> int:
         """Take the text after an equals sign: a value, or the opening brace of a block."""
-        at = _skipped(_SPACES, self.text, at)
+        at = after(_SPACES, self.text, at)
         if self.text.startswith("{", at):
             self._opened(stack, key, start)
             return at + 1
@@ -192,11 +192,6 @@ def unquoted(text: str) -> str:
 def quoted(text: str) -> str:
     """Return a text in double quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _skipped(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return found.end() if found else at
 
 
 _POTENTIAL = re.compile(r"potential\s*\((.*)\)\s*", re.DOTALL)

@@ -73,12 +73,7 @@ class Declared:
         self._node(name, parents, line, pieces)
 
     def rows(
-        self,
-        name: str,
-        parents: Sequence[str],
-        rows: Rows,
-        default: Numbers | None,
-        line: int | None,
+        self, name: str, parents: Sequence[str], rows: Rows, default: Numbers | None, line: int | None
     ) -> None:
         """Give a variable a row for each combination of its parents' states; `default` is every other row."""
 

@@ -16,7 +16,7 @@ from certimap.core.arguments import is_dict, is_list, is_mapping
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
-from certimap.io.files import AnyPath, parsed_json
+from certimap.io.files import AnyPath, parsed_json, parsing
 from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
 from certimap.io.uai import read_evidence, read_map, read_query
@@ -27,27 +27,19 @@ Asked = tuple[list[str] | None, Evidence]
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for reading text files.
+    """Options for reading text files."""
 
-    `encoding`: see `certimap.io.files.read_text`. `separator`: see `certimap.io.text_tables.read_text_table`.
-    `layout`: see `certimap.io.uai.read_evidence`.
-    """
-
-    encoding: str | None = None
-    separator: str | None = None
-    layout: Literal["single", "cases"] | None = None
+    encoding: str | None = None  # see `certimap.io.files.read_text`
+    separator: str | None = None  # see `certimap.io.text_tables.read_text_table`
+    layout: Literal["single", "cases"] | None = None  # see `certimap.io.uai.read_evidence`
 
 
 @dataclass(frozen=True)
 class EvidenceCase:
-    """One query of a file.
+    """One query of a file: the names of the query variables (None if the file has none) and the evidence."""
 
-    `place`: its place in the file, for errors. `read`: returns the names of the query variables (None if the file
-    has none) and the evidence; raises a typed error if the case does not fit the model.
-    """
-
-    place: str
-    read: Callable[[], Asked]
+    place: str  # in the file, for errors
+    read: Callable[[], Asked]  # raises a typed error if the case does not fit the model
 
     def __call__(self) -> Asked:
         """Return the query variables and the evidence; errors name the case's place."""
@@ -74,21 +66,17 @@ def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
 
 def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Evidence]:
     """Return the assignments of a file, for a warm start; see `ASSIGNMENT_FORMATS`."""
-    cases: list[EvidenceCase] = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(
-        path, domain, options
-    )
-    found = [case()[1] for case in cases]
+    read = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader
+    found: list[Evidence] = [case()[1] for case in read(path, domain, options)]
     return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 
 def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a table with names in the first row: one case per further row."""
     table = read_text_table(path, encoding=options.encoding, separator=options.separator)
-    for name in table.names:
-        try:
+    with parsing(path, 1):
+        for name in table.names:
             domain.index(name)
-        except QueryError as error:
-            raise ParseError(str(error), path, 1) from None
 
     def read(k: int) -> Asked:
         pairs = zip(table.names, table.checked_row(k), strict=True)

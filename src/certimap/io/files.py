@@ -144,9 +144,7 @@ def parsing(path: AnyPath, line: int | None = None) -> Generator[None]:
 def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
     """Write a whole file or nothing: content goes to a temporary file beside it, renamed at the end.
 
-    A file whose name ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
-
-    Raises WriteError, with the file's name, if writing fails.
+    Equal content gives equal files: a .gz has no time stamp. Raises WriteError, with the file's name.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -199,16 +197,19 @@ def cut(word: str) -> str:
     return repr(word if len(word) <= 40 else f"{word[:40]}...")
 
 
+def after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return the position behind a pattern that begins at a position, or the position itself."""
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
 def line_of(text: str, position: int) -> int:
     """Return the line number, from 1, of a position in a text."""
     return text.count("\n", 0, position) + 1
 
 
 class LineCounter:
-    """Line numbers of many positions in a text.
-
-    `text`: the text; its lines are found at the first call.
-    """
+    """Line numbers of many positions in a text; its lines are found at the first call."""
 
     def __init__(self, text: str) -> None:
         self._text = text

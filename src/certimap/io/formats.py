@@ -22,21 +22,15 @@ class Format:
 
     Attributes
     ----------
-    name
-        The suffix of its files, without the dot.
-    holds
-        Description of its contents.
-    reader
-        For models `reader(path)`, or `reader(path, encoding)` for text. The first call loads the module of a
-        reader or writer.
-    writer
-        `writer(model, path)`; None for a read-only format.
+    name, holds
+        The suffix of its files, without the dot, and a description of their contents.
+    reader, writer
+        For models `reader(path)`, or `reader(path, encoding)` for text, and `writer(model, path)`; the writer is
+        None for a read-only format. The first call loads the module of either.
     writes
         The classes that it can write, each as "module:Class"; empty for any.
-    is_text
-        Whether its files have an encoding.
-    is_weighted
-        Whether the reader takes `weights` of literals, for files that have none.
+    is_text, is_weighted
+        Whether its files have an encoding; whether the reader takes `weights` of literals, which they lack.
     """
 
     name: str
@@ -166,11 +160,9 @@ def read(
 
 
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:
-    """Write a model, whole or not at all; the suffix of `path`, or `format`, names the format.
+    """Write a `model`, whole or not at all; the suffix of `path`, or `format`, names the format; .gz compresses.
 
-    `model`: a model. `path`: its suffix names the format; a further .gz compresses the file. `format`: name of the
-    format, for a file with another suffix. Raises ParseError for an unknown format. Raises ModelError if the
-    format cannot hold the model.
+    Raises ParseError for an unknown format, and ModelError if the format cannot hold the model.
     """
     chosen = format_of(path, format)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):

@@ -48,7 +48,7 @@ from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import Line, NodeLines, children_first, compared, define, log_complement
-from certimap.io.files import AnyPath, cut, read_text
+from certimap.io.files import AnyPath, cut, is_packed, parsing, read_text
 from certimap.io.words import log_of_text
 
 TRUE, FALSE = -1, -2
@@ -59,8 +59,7 @@ class LogicBuilder:
     """Builds a circuit bottom-up; constants are folded, and each method returns a node, TRUE or FALSE.
 
     Disjunctions are assumed deterministic (no assignment makes two children true), as in d-DNNFs and SDDs: they
-    become sums. `path`: the file, for errors. `n_variables`, `names`: number of variables, and their names; by
-    default "1", "2", ...
+    become sums. Variables are called "1", "2", ... by default.
     """
 
     def __init__(self, path: AnyPath, n_variables: int, names: Sequence[str] | None = None) -> None:
@@ -81,9 +80,8 @@ class LogicBuilder:
 
     def bernoulli(self, variable: int, log_false: float, log_true: float) -> int:
         """Add a leaf with a weight for either state."""
-        return self._added(
-            self._builder.categorical(variable - 1, log_weights=(log_false, log_true)), variable - 1
-        )
+        leaf = self._builder.categorical(variable - 1, log_weights=(log_false, log_true))
+        return self._added(leaf, variable - 1)
 
     def conjunction(self, children: Sequence[int]) -> int:
         """Add a product."""
@@ -97,9 +95,8 @@ class LogicBuilder:
     def disjunction(self, children: Sequence[int], log_weights: Sequence[float] | None = None) -> int:
         """Add a sum."""
         weights = [0.0] * len(children) if log_weights is None else log_weights
-        pairs = [
-            (child, w) for child, w in zip(children, weights, strict=True) if child != FALSE and w > -math.inf
-        ]
+        pairs = zip(children, weights, strict=True)
+        pairs = [(child, weight) for child, weight in pairs if child != FALSE and weight > -math.inf]
         if not pairs:
             return FALSE
         if len(pairs) == 1 and pairs[0][1] == 0.0:
@@ -110,10 +107,9 @@ class LogicBuilder:
         return self._added(self._builder.sum(parts, log_weights=[w for _, w in pairs]), variable)
 
     def circuit(self, root: int, log_weights: Mapping[int, float]) -> Circuit:
-        """Return the circuit with a root, smooth and over all variables.
+        """Return the circuit with a root, smooth and over all variables, with log weights of literals (default 0).
 
-        `log_weights` has natural logs of the weights of literals; 0 for absent ones. ParseError if the root is
-        false, or the circuit is too large to make smooth.
+        ParseError if the root is false, or the circuit is too large to make smooth.
         """
         if root == FALSE:
             raise ParseError("the formula is false: it has no model, and so no distribution", self.path)
@@ -121,10 +117,8 @@ class LogicBuilder:
             text = f"has {len(self._builder):,} nodes and {self.n_variables:,} variables"
             raise ParseError(f"{text}, too many to fill up the variables that branches leave out", self.path)
         self._builder.product([self._free_leaf(0) if root == TRUE else root])
-        try:
+        with parsing(self.path):
             circuit = smoothed(self._builder.build(normalised=False))
-        except ModelError as error:
-            raise ParseError(str(error), self.path) from None
         if not log_weights:
             return circuit
         # In a smooth circuit every variable has one leaf in each term; that leaf takes the weight.
@@ -138,9 +132,7 @@ class LogicBuilder:
 
     def _free_leaf(self, variable: int) -> int:
         if variable not in self._free:
-            self._free[variable] = self._added(
-                self._builder.categorical(variable, log_weights=(0.0, 0.0)), variable
-            )
+            self._free[variable] = self.bernoulli(variable + 1, 0.0, 0.0)
         return self._free[variable]
 
 
@@ -151,8 +143,7 @@ def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = Non
     """Return the natural logs of the weights of literals, and the file's number of variables (or 0).
 
     `given` has weights by literal (3: variable 3 is true, -3: it is false), or is a file; absent variables weigh 1
-    either way. `path` is the circuit's file, for errors: a weight that is negative or not a number, a literal with
-    two weights, the literal 0, a literal whose negation has no weight.
+    either way. Errors name the circuit's file `path`, or the weights' own.
     """
     if given is None:
         return {}, 0
@@ -163,11 +154,9 @@ def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = Non
                 text = f"literal {literal} has the weight {weight}; expected finite numbers that are not negative"
                 raise ModelError(text)
             found[int(literal)] = math.log(weight) if weight > 0.0 else -math.inf
-        n_variables = 0
-        where = path
+        n_variables, where = 0, path
     else:
-        found, n_variables = _of_file(given, encoding)
-        where = given
+        (found, n_variables), where = _of_file(given, encoding), given
     for literal in found:
         if -literal not in found:
             text = f"literal {literal} has a weight and {-literal} has none"
@@ -322,16 +311,12 @@ def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> C
     order = children_first(1, lambda node: [child for child, _, _ in graph.arcs.get(node, ())], cycle)
     for node in order:
         kind = graph.kinds[node]
-        below = [
-            builder.conjunction([*map(builder.literal, literals), nodes[child]])
-            for child, literals, _ in graph.arcs.get(node, [])
-        ]
+        arcs = graph.arcs.get(node, [])
+        below = [builder.conjunction([*map(builder.literal, more), nodes[child]]) for child, more, _ in arcs]
         if kind in ("t", "f"):
             nodes[node] = TRUE if kind == "t" else FALSE
-        elif kind == "a":
-            nodes[node] = builder.conjunction(below)
         else:
-            nodes[node] = builder.disjunction(below)
+            nodes[node] = builder.conjunction(below) if kind == "a" else builder.disjunction(below)
     return compared(builder.circuit(nodes[1], weights), _own_d4_nodes(graph, order), lines.path, weights)
 
 
@@ -415,10 +400,8 @@ def _diagram_node(
         count = lines.integers(line, "the number of elements", 3, 4)[0]
         lines.expect(line, len(line.words) == 4 + step * count, layout)
         primes, subs = line.words[4::step], line.words[5::step]
-        given = lines.integers(
-            Line([w for pair in zip(primes, subs, strict=True) for w in pair], line.number), "an id", 0
-        )
-        nodes = lines.children(line, given, known)
+        words = [word for pair in zip(primes, subs, strict=True) for word in pair]
+        nodes = lines.children(line, lines.integers(Line(words, line.number), "an id", 0), known)
         elements = [builder.conjunction(nodes[k : k + 2]) for k in range(0, len(nodes), 2)]
         return builder.disjunction(elements, lines.log_weights(line, line.words[6::3]) if is_psdd else None)
     if kind == "T" and is_psdd:
@@ -455,8 +438,7 @@ def _variables(lines: NodeLines) -> set[int]:
 def _vtree_variables(path: AnyPath, encoding: str | None) -> int:
     """Return the largest variable of the vtree beside a file; 0 without one."""
     name = fspath(path)
-    packed = name.lower().endswith(".gz")
-    stem = Path(name[:-3] if packed else name)
+    stem = Path(name[:-3] if is_packed(path) else name)
     for beside in (stem.with_suffix(".vtree"), stem.with_suffix(".vtree.gz")):
         if beside.is_file():
             vtree = NodeLines(beside, encoding, "vtree")

@@ -53,9 +53,8 @@ def arrays_of_circuit(circuit: Circuit) -> dict[str, Array]:
 
 def circuit_of_arrays(domain: Domain, arrays: Mapping[str, Array]) -> Circuit:
     """Build a circuit from its arrays; arrays of the right type are not copied."""
-    stored, child_ptr, children, param_ptr, leaf_var = (
-        _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
-    )
+    whole = ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
+    stored, child_ptr, children, param_ptr, leaf_var = (_vector(arrays[k], "iu", "integers") for k in whole)
     names = [str(name) for name in arrays.get("leaf_names", np.zeros(0, str)).tolist()]
     circuit = Circuit(
         domain,
@@ -141,16 +140,14 @@ def _sound_params(kind: Ints, params: Floats, pointers: Ints) -> bool:
     return not np.any(np.isnan(params) | are_logs & (params == np.inf))
 
 
-def _integers(values: Array) -> Array:
-    if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where integers are needed")
+def _vector(values: Array, kinds: str, what: str) -> Array:
+    if values.dtype.kind not in kinds or values.ndim != 1:
+        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where {what} are needed")
     return values
 
 
 def _floats(values: Array) -> Floats:
-    if values.dtype.kind != "f" or values.ndim != 1:
-        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where numbers are needed")
-    return values.astype(np.float64, copy=False)
+    return _vector(values, "f", "numbers").astype(np.float64, copy=False)
 
 
 Arrays = dict[str, Array]
@@ -193,12 +190,8 @@ def write_native(model: Any, path: AnyPath) -> None:
     """Write a model; raises ModelError for a class without `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
-    meta: StoredModel = {
-        "format": "certimap",
-        "version": version,
-        "kind": kind,
-        "domain": _encoded_domain(model.domain),
-    }
+    domain = _encoded_domain(model.domain)
+    meta: StoredModel = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
     if isinstance(model, Network) and model.hidden:
         meta["hidden"] = sorted(model.hidden)
     if "meta" in arrays:
@@ -330,10 +323,7 @@ def _decoded_domain(encoded: Any) -> Domain:
 
 
 def encoded_label(label: Any, variable: str) -> Any:
-    """Return a label as a JSON value; only tuples become lists.
-
-    Raises ModelError for a label that JSON cannot hold.
-    """
+    """Return a label as a JSON value, tuples as lists; ModelError for a label that JSON cannot hold."""
     value = plain_scalar(label)
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -357,11 +347,9 @@ def discrete_part(model: LinearGaussianNetwork) -> BayesianNetwork | None:
 
 
 def _linear_gaussian_arrays(model: LinearGaussianNetwork) -> dict[str, Array]:
-    """Return the arrays of the native format, without the domain: each kind of parameter concatenated."""
-    discrete = discrete_part(model)
+    """Return each kind of parameter concatenated."""
+    discrete, nodes, names = discrete_part(model), model.nodes, model.domain.names
     factors: tuple[Factor, ...] = () if discrete is None else discrete.factors
-    nodes = model.nodes
-    names = model.domain.names
 
     def joined(parts: list[Any]) -> Floats:
         return np.concatenate([np.zeros(0), *(np.asarray(part, np.float64).reshape(-1) for part in parts)])
@@ -387,8 +375,8 @@ def _linear_gaussian(domain: Domain, arrays: Mapping[str, Array]) -> LinearGauss
     n_discrete = sum(size > 0 for size in sizes)
     if any(size == 0 for size in sizes[:n_discrete]):
         raise ModelError("the real variables do not follow the discrete ones")
-    take = {name: ArrayParts(arrays[name]) for name in ("scopes", "tables", "parents")}
-    take |= {name: ArrayParts(arrays[name]) for name in ("intercepts", "coefficients", "sds")}
+    kinds = ("scopes", "tables", "parents", "intercepts", "coefficients", "sds")
+    take = {name: ArrayParts(arrays[name]) for name in kinds}
     factors: list[Factor] = []
     for length in arrays["scope_lengths"].tolist():
         scope = take["scopes"].integers(length, n_discrete)

@@ -58,10 +58,7 @@ class BadPickle(ValueError):
 
 
 class Instance:
-    """An instance of any class: the class's name and the attributes.
-
-    `name`: name of the class, without its module. `attributes`: attributes by name; may be empty.
-    """
+    """An instance of any class: the class's name, without its module, and the attributes."""
 
     name: str = ""
     attributes: Mapping[str, Any] = MappingProxyType({})
@@ -125,10 +122,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return the content of a pickle, with numpy arrays, and `Instance` for instances.
-
-    Raises BadPickle for a truncated pickle, or one that needs code to be read.
-    """
+    """Return the content of a pickle, with arrays, and `Instance` for instances; BadPickle where it needs code."""
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if opcode.name not in _ALLOWED:
@@ -162,8 +156,7 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
     return done[key]
 
 
-def is_array(value: Any) -> TypeGuard[Array]:
-    """Whether a value is an array."""
+def _is_array(value: Any) -> TypeGuard[Array]:
     return isinstance(value, np.ndarray)
 
 
@@ -228,7 +221,7 @@ class _Reader:
 
     def integers(self, k: int, key: str) -> Ints:
         value = self.records[k].get(key)
-        if not is_array(value) or value.dtype.kind not in "iu" or value.ndim != 2:
+        if not _is_array(value) or value.dtype.kind not in "iu" or value.ndim != 2:
             raise self.fail(f"vector {k} has no {key}, a matrix of integers, which is needed")
         return value.astype(np.int64)
 
@@ -237,7 +230,7 @@ class _Reader:
         source = self.records[k].get("source_node", k)
         owner = source if type(source) is int and 0 <= source < len(self.records) else k
         value = self.records[owner].get("params")
-        if "external_params" in self.records[k] or not is_array(value) or value.dtype.kind != "f":
+        if "external_params" in self.records[k] or not _is_array(value) or value.dtype.kind != "f":
             raise self.fail(f"vector {k} has no parameters of its own; expected a circuit with parameters")
         if value.size != n or not np.all(np.isfinite(value)):
             raise self.fail(f"vector {k} has {value.size} parameters; expected {n} finite numbers")

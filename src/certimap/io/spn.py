@@ -84,12 +84,7 @@ def _logs(words: list[str]) -> list[float]:
 
 
 class _Reader:
-    """The numbers of a file, and the line of each.
-
-    `line`: int64, shape (n_nodes,): the number of each node's line. `kind`: int8, shape (n_nodes,). `numbers`:
-    float64: the numbers after the kind on each line, line after line. `start`, `length`: int64, shape (n_nodes,):
-    position and count of each node's numbers.
-    """
+    """Line and kind of each node, shape (n_nodes,), and the numbers behind it: `length` of them from `start`."""
 
     def __init__(self, path: AnyPath, data: bytes) -> None:
         self.path = path
@@ -190,31 +185,21 @@ class _Reader:
         ids = self.integers(everything, self.field(everything, 0), "the id", -_LARGEST_INTEGER)
         leaf_var, variables, param_ptr, params = self.leaves()
         owner, children, log_weights = self.edges(ids)
-        n_children = np.bincount(owner, minlength=n)
-        child_ptr = np.concatenate([[0], np.cumsum(n_children)]).astype(np.int64)
-        domain = Domain(variables)
-        return Circuit(
-            domain, self.kind, child_ptr, children, log_weights, leaf_var.astype(np.int32), param_ptr, params
-        )
+        child_ptr = np.append(0, np.cumsum(np.bincount(owner, minlength=n))).astype(np.int64)
+        domain, leaf_var = Domain(variables), leaf_var.astype(np.int32)
+        return Circuit(domain, self.kind, child_ptr, children, log_weights, leaf_var, param_ptr, params)
 
     def check_lengths(self) -> None:
-        wanted = (
-            (NodeKind.CATEGORICAL, self.length == 3, "an indicator has an id, a variable and a state"),
-            *(
-                (
-                    code,
-                    self.length == 2 + len(leaf.parameters),
-                    f"a {leaf.name} has an id, a variable, and {' and '.join(leaf.parameters)}",
-                )
-                for code, leaf in leaf_kinds().items()
-            ),
-            (NodeKind.PRODUCT, self.length >= 2, "a product has an id and at least one child"),
-            (
-                NodeKind.SUM,
-                (self.length >= 3) & (self.length % 2 == 1),
-                "a sum has an id and at least one pair of a child and its weight",
-            ),
-        )
+        length = self.length
+        pairs = (length >= 3) & (length % 2 == 1)
+        wanted: list[tuple[int, Flags, str]] = [
+            (NodeKind.CATEGORICAL, length == 3, "an indicator has an id, a variable and a state"),
+            (NodeKind.PRODUCT, length >= 2, "a product has an id and at least one child"),
+            (NodeKind.SUM, pairs, "a sum has an id and at least one pair of a child and its weight"),
+        ]
+        for code, leaf in leaf_kinds().items():
+            text = f"a {leaf.name} has an id, a variable, and {' and '.join(leaf.parameters)}"
+            wanted.insert(-2, (code, length == 2 + len(leaf.parameters), text))
         for kind, good, message in wanted:
             nodes = self.of_kind(kind)
             self.require(good[nodes], nodes, message)
@@ -316,25 +301,19 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
     """
     used = set[int](model.leaf_var.tolist())
     for v, variable in enumerate(model.domain):
-        if (
-            v in used
-            and isinstance(variable, Real)
-            and (math.isfinite(variable.low) or math.isfinite(variable.high))
-        ):
-            raise ModelError(
-                f"variable {variable.name!r} lies in [{variable.low:g}, {variable.high:g}], which a .spn file "
-                "cannot say; expected real variables without limits, or a .npz file"
-            )
+        if v in used and isinstance(variable, Real) and math.isfinite(variable.low) | math.isfinite(variable.high):
+            ends = f"[{variable.low:g}, {variable.high:g}], which a .spn file cannot say"
+            text = f"variable {variable.name!r} lies in {ends}"
+            raise ModelError(f"{text}; expected real variables without limits, or a .npz file")
     with replacing(path) as file:
         for part in _Writer(model).parts():
             file.write(part)
 
 
 class _Writer:
-    """The text of a circuit, some thousand nodes at a time.
+    """The text of a circuit, some thousand nodes at a time; indicators come first, and ids are line numbers.
 
-    Indicators come first. A node's id is its line number. A categorical leaf that is an indicator has no line of
-    its own and uses the indicator's id.
+    A categorical leaf that is an indicator has no line of its own and uses the indicator's id.
     """
 
     def __init__(self, model: Circuit) -> None:

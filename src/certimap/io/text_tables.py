@@ -6,7 +6,9 @@ import csv
 import io
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from os import fspath
 from typing import Any
 
@@ -27,17 +29,12 @@ Column = Ints | Floats | NDArray[np.object_]
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table whose cells are stripped text.
-
-    `path`: the file. `names`: the column names; "0", "1", ... if the file has none. `rows`: the cells of each row;
-    their number may differ from the number of names. `lines`: the line of the file on which each row ends.
-    `separator`: the separator of cells.
-    """
+    """A table whose cells are stripped text."""
 
     path: str
-    names: list[str]
-    rows: list[list[str]]
-    lines: list[int]
+    names: list[str]  # of the columns; "0", "1", ... if the file has none
+    rows: list[list[str]]  # the cells of each row; their number may differ from that of the names
+    lines: list[int]  # of the file, on which each row ends
     separator: str
 
     def checked_row(self, k: int) -> list[str]:
@@ -155,16 +152,9 @@ def _sniffed(path: AnyPath, text: str) -> str:
     widths: dict[str, list[int]] = {}
     for sign in SEPARATORS:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True)
-        found: list[int] = []
-        widths[sign] = found
-        try:
-            for row in reader:
-                if row:
-                    found.append(len(row))
-                if len(found) == _SAMPLE_ROWS:
-                    break
-        except csv.Error:
-            pass  # the reader of the whole table reports it
+        found = widths[sign] = list[int]()
+        with suppress(csv.Error):  # the reader of the whole table reports it
+            found.extend(islice((len(row) for row in reader if row), _SAMPLE_ROWS))
     wide = [sign for sign, found in widths.items() if found and found[0] > 1]
     regular = [sign for sign in wide if len(set(widths[sign])) == 1]
     if len(regular) > 1:
@@ -200,16 +190,12 @@ def _typed(cells: Sequence[str]) -> Column:
     """Read a column as integers, else as numbers, else as text."""
     present = [c for c in cells if c.lower() not in MISSING]
     plain = not any("_" in c for c in present)
-    try:
+    with suppress(ValueError, OverflowError):
         if plain and len(present) == len(cells):
             return np.array([int(c) for c in cells], np.int64)
-    except (ValueError, OverflowError):
-        pass
-    try:
+    with suppress(ValueError):
         if plain and present:
             return np.array([float("nan") if c.lower() in MISSING else float(c) for c in cells])
-    except ValueError:
-        pass
     labels = np.empty(len(cells), object)
     labels[:] = [None if c.lower() in MISSING else c for c in cells]
     return labels

@@ -102,10 +102,7 @@ def _evidence_line(case: Mapping[int, int]) -> str:
 
 
 def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
-    """Return the query variables of a `.query` file: a count, then their numbers.
-
-    `path`, `encoding`: the file; None means UTF-8.
-    """
+    """Return the query variables of a `.query` file at `path` in an `encoding`: a count, then their numbers."""
     tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
@@ -119,10 +116,7 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
 
 
 def write_query(variables: Sequence[int], path: AnyPath) -> None:
-    """Write query variables by number, after their count.
-
-    `variables`, `path`: variable numbers, and the file.
-    """
+    """Write query `variables` by number, after their count, to a `path`."""
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
 
@@ -163,18 +157,12 @@ def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
 
 
 def write_mpe(states: Sequence[int], path: AnyPath) -> None:
-    """Write an MPE result file: the states of all variables, in order.
-
-    `states`, `path`: state numbers of all variables, and the file.
-    """
+    """Write an MPE result file to a `path`: the `states` of all variables by number, in order."""
     write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
 
 
 def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
-    """Write an MMAP result file: pairs of query variable and state.
-
-    `assignment`, `path`: state numbers by variable number, and the file.
-    """
+    """Write an MMAP result file to a `path`: pairs of query variable and state, an `assignment` by number."""
     write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")
 
 
@@ -183,11 +171,7 @@ INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def without_comments(path: AnyPath, text: str) -> str:
-    """Blank the comments of a UAI text; line numbers stay.
-
-    Comments are text between `/*` and `*/`, text from a `#` to the end of the line, and lines that begin with the
-    word c.
-    """
+    """Blank `/* */` comments of a UAI text, `#` and what follows, and lines with a first word c; lines stay."""
     if "/*" in text:
         parts = text.split("/*")
         for k, part in enumerate(parts[1:], 1):

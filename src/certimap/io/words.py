@@ -31,14 +31,10 @@ _LOG_LARGEST = math.log(sys.float_info.max)
 
 @dataclass
 class Numbers:
-    """Nonnegative numbers read from text.
+    """Nonnegative numbers read from text."""
 
-    `values`: float64; 0, inf or a denormal for numbers outside the range of normal doubles. `logs`: natural logs,
-    same shape; None if all numbers are normal doubles.
-    """
-
-    values: Floats
-    logs: Floats | None = None
+    values: Floats  # 0, inf or a denormal for numbers outside the range of normal doubles
+    logs: Floats | None = None  # natural logs; None if all numbers are normal doubles
 
     def reshape(self, *shape: int) -> Numbers:
         """Return the numbers in another shape."""
@@ -47,8 +43,7 @@ class Numbers:
     @staticmethod
     def stacked(rows: Sequence[Numbers]) -> Numbers:
         """Return rows of equal length as one table."""
-        is_plain = all(row.logs is None for row in rows)
-        logs = None if is_plain else np.array([row.all_logs for row in rows])
+        logs = None if all(row.logs is None for row in rows) else np.array([row.all_logs for row in rows])
         return Numbers(np.array([row.values for row in rows]), logs)
 
     def transpose(self, *axes: int) -> Numbers:
@@ -77,14 +72,9 @@ def log_of_text(word: str) -> float:
 
 
 def read_numbers(words: Sequence[str]) -> Numbers | None:
-    """Read finite nonnegative numbers; None if a word is anything else.
-
-    `float` takes more than numbers of files: '1_000' and the digits of other scripts.
-
-    Cost: one conversion per word, and about 20 µs for each word beyond the range of doubles.
-    """
+    """Read finite nonnegative numbers; None for other words. Words beyond doubles cost about 20 µs each."""
     text = "".join(words)
-    if "_" in text or not text.isascii():
+    if "_" in text or not text.isascii():  # `float` takes '1_000' and the digits of other scripts
         return None
     try:
         values = np.array(list(map(float, words)), np.float64)
@@ -136,15 +126,11 @@ def written_rows(factor: Factor) -> Iterator[tuple[tuple[int, ...], list[str]]]:
 
 @dataclass(frozen=True)
 class WrittenNames:
-    """Written names of a model's variables and states.
-
-    `names`, `states`: in the order of the domain; one list of states for each variable. `labels`: the model's own
-    names, for formats with a field for a title.
-    """
+    """Written names of a model's variables and states, in the order of the domain."""
 
     names: list[str]
-    states: list[list[str]]
-    labels: tuple[str, ...]
+    states: list[list[str]]  # of each variable
+    labels: tuple[str, ...]  # the model's own names, for formats with a field for a title
 
 
 def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: int | None = None) -> WrittenNames:
