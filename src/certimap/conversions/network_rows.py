@@ -17,6 +17,7 @@ from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, elimination_order, reduced_of, with_all_states
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Limits
+from certimap.core.logs import log_of
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
@@ -175,8 +176,7 @@ class _Group:
                 wide = Wide.of_logs(values) if factor.in_logs else Wide.of_values(values)
                 out.append(((axis, *scope), wide))
             else:
-                with np.errstate(divide="ignore"):
-                    constants.append(values if factor.in_logs else np.log(values))
+                constants.append(values if factor.in_logs else log_of(values))
         summed = np.array([math.fsum(column) for column in zip(*constants, strict=True)]) if constants else 0.0
         return out, sizes, Wide.of_logs(np.broadcast_to(summed, (len(rows),)).astype(np.float64)).logs()
 

@@ -23,6 +23,12 @@ def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
     return log_values
 
 
+def log_of(values: Floats) -> Floats:
+    """Return natural logs; -inf for zeros."""
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
 def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Floats:
     """Return the natural log of the sum along axes (None: all); -inf if all entries are -inf or there are none."""
     if axes == ():
@@ -36,9 +42,8 @@ def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Fl
         return np.asarray(np.log(np.exp(log_values - highest).sum()) + highest)
     top = np.asarray(log_values.max(axis=axes, keepdims=True))
     shift = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.exp(log_values - shift).sum(axis=axes, keepdims=True)) + shift
-    return np.asarray(np.squeeze(logs, axis=axes))
+    found = log_of(np.exp(log_values - shift).sum(axis=axes, keepdims=True)) + shift
+    return np.asarray(np.squeeze(found, axis=axes))
 
 
 def log_sum_runs(log_values: Floats, starts: Ints) -> Floats:
@@ -48,8 +53,7 @@ def log_sum_runs(log_values: Floats, starts: Ints) -> Floats:
     top = np.maximum.reduceat(log_values, starts)
     shift = np.where(top > -np.inf, top, 0.0)
     lengths = np.diff(starts, append=len(log_values))
-    with np.errstate(divide="ignore"):
-        return shift + np.log(np.add.reduceat(np.exp(log_values - np.repeat(shift, lengths)), starts))
+    return shift + log_of(np.add.reduceat(np.exp(log_values - np.repeat(shift, lengths)), starts))
 
 
 def add_to(total: Floats, terms: Floats, lost: Floats) -> Floats:

@@ -10,9 +10,9 @@ import numpy as np
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
-from certimap.core.logs import log_sum
+from certimap.core.logs import log_of, log_sum
 from certimap.errors import ModelError
-from certimap.interop.reading import Reading, Wishes, attribute, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.reading import Reading, Wishes, attribute, kind_of, labels_of, named, numbers, refuse
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
@@ -44,7 +44,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
         found = [part for part in parts if part is not None]
         products.append(builder.product(found) if len(found) > 1 else found[0])
     shares = np.array(list(covers.values()))
-    builder.sum(products, log_weights=logs(shares / shares.sum()).tolist())
+    builder.sum(products, log_weights=log_of(shares / shares.sum()).tolist())
     return Reading(builder.build(normalised=False), lambda rows: _by_tables(x, columns, is_factor, rows))
 
 
@@ -68,7 +68,7 @@ def _by_tables(x: Any, columns: list[str], is_factor: dict[str, bool], rows: Flo
         chances[key] = chances.get(key, np.zeros(len(rows))) + row["prob"] * hits
     for (leaf, _), chance in chances.items():
         if leaf in leaves:
-            leaves[leaf] += logs(chance)
+            leaves[leaf] += log_of(chance)
     return log_sum(np.array(list(leaves.values())), 0) - math.log(sum(_covers(x).values()))
 
 
@@ -117,5 +117,5 @@ def _factor_leaves(
     for tree, node, column, value, p in zip(*columns, strict=True):
         row = rows.setdefault((int(tree), int(node), str(column)), [0.0] * places[str(column)][1])
         row[int(value)] = float(p)
-    shares = {key: np.array(row) / np.sum(row) for key, row in rows.items()}
-    return {key: builder.categorical(places[key[2]][0], log_weights=logs(p).tolist()) for key, p in shares.items()}
+    found = {key: log_of(np.array(row) / np.sum(row)).tolist() for key, row in rows.items()}
+    return {key: builder.categorical(places[key[2]][0], log_weights=row) for key, row in found.items()}

@@ -11,11 +11,12 @@ import numpy as np
 from certimap.core.arguments import is_sequence, shown
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
+from certimap.core.logs import log_of
 from certimap.core.named import needed
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError, QueryError
 from certimap.interop import reading
-from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, labels_of, logs, numbers
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, labels_of, numbers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
@@ -86,7 +87,7 @@ def _log_values(tables: list[Any], domain: Domain, nodes: list[Any], rows: Float
             tuple(attribute(t, "name_to_no")[v][labels[v]] for v in attribute(t, "variables")) for t in tables
         ]
         entries = [float(attribute(t, "values")[place]) for t, place in zip(tables, places, strict=True)]
-        totals.append(float(logs(np.array(entries)).sum()))
+        totals.append(float(log_of(np.array(entries)).sum()))
     return totals
 
 
@@ -285,7 +286,7 @@ def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
     factors = [attribute(x, "factor")(scope) for scope in x.factors()]
     return Reading(
         MarkovNetwork(domain, [_factor(f, domain) for f in factors]),
-        lambda rows: [logs(numbers([f.get(at) for f in factors])).sum() for at in _instances(x, names, rows)],
+        lambda rows: [log_of(numbers([f.get(at) for f in factors])).sum() for at in _instances(x, names, rows)],
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from certimap.circuits.circuit import Circuit
 from certimap.core.arrays import Floats
+from certimap.core.logs import log_of
 from certimap.errors import ModelError
-from certimap.interop.reading import Reading, Wishes, attribute, classes_of, logs, named, numbers, refuse
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, named, numbers, refuse
 from certimap.io.logic import FALSE, TRUE, LogicBuilder
 
 
@@ -30,7 +31,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
         value = float(weight(literal))
         if math.isnan(value) or value == math.inf or (value < 0.0 and not in_logs):
             raise ModelError(f"literal {literal} has the weight {value}; expected numbers that are not negative")
-        return value if in_logs else float(logs(numbers(value)))
+        return value if in_logs else float(log_of(numbers(value)))
 
     return _reading(x, wishes, attribute(x, "node"), log_weight)
 

@@ -108,12 +108,6 @@ def log_normal(values: Floats, means: Any, sds: Any) -> Floats:
     return -0.5 * ((values - means) / sds) ** 2 - np.log(sds) - _HALF_LOG_2PI
 
 
-def logs(values: Floats) -> Floats:
-    """Return natural logs; -inf for 0."""
-    with np.errstate(divide="ignore"):
-        return np.log(values)
-
-
 def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
     """Return the user's names for variables, else `own`; ModelError for a wrong number of names, or duplicates."""
     names = [str(name) for name in (own if wishes.names is None else wishes.names)]

@@ -15,10 +15,11 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arguments import check_whole
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.logs import log_of
 from certimap.core.model import Model
 from certimap.errors import ModelError
 from certimap.interop import reading
-from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, logs, numbers
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, numbers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
@@ -102,8 +103,8 @@ def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) ->
     """Build a circuit for emissions of real features, with the hidden states as variables: steps * K^2 edges."""
     k = len(chain.start)
     builder = CircuitBuilder(Domain([*_hidden(steps, k), *map(Real, _symbols(steps, n_features))]))
-    log_start, log_move = logs(chain.start), logs(chain.move)
-    log_end = np.zeros(k) if chain.end is None else logs(chain.end)
+    log_start, log_move = log_of(chain.start), log_of(chain.move)
+    log_end = np.zeros(k) if chain.end is None else log_of(chain.end)
     below: list[int] = []
     for t in reversed(range(steps)):
         own: list[int] = []
@@ -165,7 +166,7 @@ def _mixed(x: Any, means: Floats) -> Emission:
         parts = [
             gaussian_product(builder, variables, *pair) for pair in zip(means[state], sds[state], strict=True)
         ]
-        return parts[0] if len(parts) == 1 else builder.sum(parts, log_weights=logs(weights[state]).tolist())
+        return parts[0] if len(parts) == 1 else builder.sum(parts, log_weights=log_of(weights[state]).tolist())
 
     return emission
 

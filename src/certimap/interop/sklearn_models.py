@@ -12,9 +12,10 @@ import numpy as np
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.logs import log_of
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.errors import ModelError
-from certimap.interop.reading import Reading, Wishes, fitted, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.reading import Reading, Wishes, fitted, kind_of, labels_of, named, numbers, refuse
 from certimap.interop.sequences import gaussian_product
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -79,7 +80,7 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
         return GaussianMixture(weights, means, variances, _names(x, n, wishes))
     builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))
     parts = [gaussian_product(builder, range(n), means[k], np.sqrt(variances[k])) for k in range(len(weights))]
-    builder.sum(parts, log_weights=logs(weights / weights.sum()).tolist())
+    builder.sum(parts, log_weights=log_of(weights / weights.sum()).tolist())
     return builder.build(normalised=False)
 
 
@@ -121,5 +122,5 @@ def _gaussian(x: Any, wishes: Wishes) -> Circuit:
     for k in range(len(classes)):
         here = builder.categorical(n, log_weights=[0.0 if c == k else -math.inf for c in range(len(classes))])
         parts.append(builder.product([here, gaussian_product(builder, range(n), means[k], np.sqrt(variances[k]))]))
-    builder.sum(parts, log_weights=logs(prior / prior.sum()).tolist())
+    builder.sum(parts, log_weights=log_of(prior / prior.sum()).tolist())
     return builder.build(normalised=False)

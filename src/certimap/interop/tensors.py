@@ -15,9 +15,10 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.core.arguments import is_list
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.logs import log_of
 from certimap.errors import ModelError
 from certimap.interop import reading
-from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, logs, named, numbers, refuse
+from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, named, numbers, refuse
 
 Ids = Ints
 LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean and standard deviation
@@ -200,7 +201,7 @@ def _log_likelihood(x: Any, columns: list[int], rows: Floats) -> Floats:
     """Return the library's values, which are logs in some of its semirings."""
     found = numbers(_module_values(x, "forward", columns, rows)).reshape(len(rows), -1)[:, 0]
     semiring = attribute(next(iter(attribute(x, "layers"))), "semiring").__name__
-    return found if "LSE" in semiring else logs(found)
+    return found if "LSE" in semiring else log_of(found)
 
 
 def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
@@ -220,7 +221,7 @@ def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
 def _categorical(layer: Any) -> Floats:
     """Return logs of shape (folds, units, states); logits are not normalised."""
     logits = attribute(layer, "logits")
-    return logs(_nonnegative(layer, "probs")) if logits is None else numbers(logits())
+    return log_of(_nonnegative(layer, "probs")) if logits is None else numbers(logits())
 
 
 def _binomial(layer: Any) -> Floats:
@@ -228,7 +229,7 @@ def _binomial(layer: Any) -> Floats:
     logits = attribute(layer, "logits")
     if logits is None:
         one = _nonnegative(layer, "probs")
-        log_one, log_zero = logs(one), logs(1.0 - one)
+        log_one, log_zero = log_of(one), log_of(1.0 - one)
     else:
         values = numbers(logits())
         log_one, log_zero = -np.logaddexp(0.0, -values), -np.logaddexp(0.0, values)
@@ -243,7 +244,7 @@ def _binomial(layer: Any) -> Floats:
 _TABLES: dict[str, Callable[[Any], Floats]] = {
     "TorchCategoricalLayer": _categorical,
     "TorchBinomialLayer": _binomial,
-    "TorchEmbeddingLayer": lambda layer: logs(_nonnegative(layer, "weight")),
+    "TorchEmbeddingLayer": lambda layer: log_of(_nonnegative(layer, "weight")),
 }
 
 
@@ -280,7 +281,7 @@ def _inner_layer(circuit: TensorCircuit, layer: Any, ids: Ids) -> Ids:
         ids = circuit.products(_pairs(ids))
     if kind in ("TorchHadamardLayer", "TorchKroneckerLayer"):
         return ids
-    n_folds, log_weights = len(ids), logs(_nonnegative(layer, "weight"))  # folds, out, contracted
+    n_folds, log_weights = len(ids), log_of(_nonnegative(layer, "weight"))  # folds, out, contracted
     if kind != "TorchTensorDotLayer":
         return circuit.sums(ids.reshape(n_folds, 1, -1), log_weights)
     grid = ids.reshape(n_folds, log_weights.shape[2], -1).transpose(0, 2, 1)  # folds, kept, contracted
@@ -299,7 +300,7 @@ def _log_weights(module: Any, axis: int | tuple[int, ...]) -> Floats:
     logits = numbers(attribute(module, "logits"))
     top = logits.max(axis=axis, keepdims=True)
     shifted = logits - np.where(np.isfinite(top), top, 0.0)
-    return shifted - logs(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return shifted - log_of(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"

@@ -31,6 +31,7 @@ from certimap.circuits.nodewise import OwnNode, log_normal
 from certimap.core.arguments import is_sequence
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import MAX_STATES, Domain
+from certimap.core.logs import log_of
 from certimap.errors import ParseError
 from certimap.io import circuit_records as records
 from certimap.io.circuit_records import Record, add_leaf, compared, is_record, items
@@ -304,9 +305,8 @@ class _Reader:
         for own in values:
             if isinstance(own, tuple) and not own[1] > 0.0:
                 raise self.fail(f"a leaf of variable {variable} has the standard deviation {own[1]}")
-        with np.errstate(divide="ignore"):
-            logs = [own if isinstance(own, tuple) else np.log(own).tolist() for own in values]
-        return [add_leaf(self.builder, variable, own) for own in logs]
+        leaves = [own if isinstance(own, tuple) else log_of(own).tolist() for own in values]
+        return [add_leaf(self.builder, variable, own) for own in leaves]
 
     def products(self, k: int) -> list[int]:
         blocks, block = self.size(k)
@@ -342,8 +342,7 @@ class _Reader:
         if np.any(weights < 0.0) or blocks * block > records.MAX_ENTRIES:
             raise self.fail(f"vector {k} has a negative weight, or too many nodes")
         own: list[tuple[list[int], list[float]]] = [(list[int](), list[float]()) for _ in range(blocks * block)]
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(weights)
+        log_weights = log_of(weights)
         for k_edge in range(edges.shape[1]):
             parent, child = int(edges[0, k_edge]) * block, int(edges[1, k_edge]) * width
             for j in range(block):
@@ -360,10 +359,9 @@ class _Reader:
             n = blocks * block
             if record["type"] == "Input":
                 variable, leaves = self.leaves(k)
-                with np.errstate(divide="ignore"):
-                    for i, own in enumerate(leaves):
-                        leaf = log_normal(*own) if isinstance(own, tuple) else np.log(own).tolist()
-                        yield OwnNode((k, i), variable=variable, leaf=leaf)
+                for i, own in enumerate(leaves):
+                    leaf = log_normal(*own) if isinstance(own, tuple) else log_of(own).tolist()
+                    yield OwnNode((k, i), variable=variable, leaf=leaf)
                 continue
             below, edges = self.children(k), record["edge_ids"]
             if record["type"] == "Product":
@@ -380,5 +378,4 @@ class _Reader:
             for i in range(n):
                 own_edges = np.flatnonzero(edges[0] == i // block)
                 children = [members[int(edges[1, e]) * width + j] for e in own_edges for j in range(width)]
-                with np.errstate(divide="ignore"):
-                    yield OwnNode((k, i), children, np.log(weights[own_edges, i % block].reshape(-1)).tolist())
+                yield OwnNode((k, i), children, log_of(weights[own_edges, i % block].reshape(-1)).tolist())

@@ -14,6 +14,7 @@ import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical
+from certimap.core.logs import log_of
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath, cut
 from certimap.networks.factor import Factor
@@ -53,10 +54,7 @@ class Numbers:
     @property
     def all_logs(self) -> Floats:
         """Natural logs, -inf for zeros."""
-        if self.logs is not None:
-            return self.logs
-        with np.errstate(divide="ignore"):
-            return np.log(self.values)
+        return log_of(self.values) if self.logs is None else self.logs
 
     def factor(self, scope: Sequence[int]) -> Factor:
         """Return the numbers as a factor."""
