@@ -27,7 +27,7 @@ from certimap.core.result import Certificate, CertificateKind, HistoryEntry, Map
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.record import History, draft, located_by, ties_of, unproved
-from certimap.solvers.registry import resolve
+from certimap.solvers.registry import heuristics, resolve
 from certimap.solvers.request import Request
 
 DEFAULT_MAX_DRAWS = 10_000_000
@@ -330,11 +330,13 @@ def n_interrupts() -> int:
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
     """Give a warm start to the ledger; probabilities are recomputed, and nothing counts as a draw.
 
-    `warm_start`: the name of a solver that finishes by itself (such as "argmax_product"), or a solver object; an
-    assignment of labels by name; a data frame of labels, one assignment per row; an array of state positions,
-    shape (batch, n) or (n,); or a list of any of these. Raises QueryError for names or labels that are unknown,
-    missing or misspelt, SolverError for anything else.
+    `warm_start`: None; the name of a solver that finishes by itself (such as "argmax_product"), or a solver
+    object; an assignment of labels by name; a data frame of labels, one assignment per row; an array of state
+    positions, shape (batch, n) or (n,); or a list of any of these. Raises QueryError for names or labels that are
+    unknown, missing or misspelt, SolverError for anything else.
     """
+    if warm_start is None:
+        return
     if isinstance(warm_start, str | Solver):
         _run_heuristic(warm_start, posterior, ledger, rng)
         return
@@ -378,8 +380,6 @@ def as_points(given: Any, domain: Domain) -> Points:
 
 
 def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
-    from certimap.solvers.registry import heuristics, resolve
-
     solver = resolve(chosen, posterior)
     if Draws in solver.needs and not solver.heuristic:
         raise SolverError(f"solver {solver.name!r} draws, and a warm start may not; {', '.join(heuristics())} may")

@@ -104,6 +104,13 @@ def test_warm_starts_that_make_no_sense_are_named(thirty_six, given, sentence):
         map_query(thirty_six, solver="pac", warm_start=given, rng=0)
 
 
+@pytest.mark.parametrize("given", [[None], [None, {"0": 3}], [[3]], [3]])
+def test_a_warm_start_may_list_none_beside_assignments(thirty_six, given):
+    result = map_query(thirty_six, solver="pac", max_samples=0, warm_start=given, rng=0)
+    assert result.n_draws == 0
+    assert result.assignment["0"] == 3 or given == [None]
+
+
 def test_a_heuristic_solver_object_is_a_warm_start(thirty_six):
     result = map_query(thirty_six, solver="pac", warm_start=Exhaustive(), epsilon=0, delta=0, rng=0)
     assert result.n_draws == 0
