@@ -15,11 +15,10 @@ from certimap.core.control import WorkClock
 from certimap.core.named import Named
 from certimap.core.posterior import BoxPosterior, Draws, Masses, Offer, Posterior, Probes, TwoSided
 from certimap.core.query import Query, make_query
-from certimap.networks.elimination import Elimination
+from certimap.networks.elimination import BITS, Elimination, looks_too_wide
 from certimap.networks.network import Network
 from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import ENTRIES_PER_TABLE, Factor, buckets_of_factors
 from certimap.trees.wide import Wide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -45,3 +46,9 @@ def spans(starts: Ints, lengths: Ints) -> Ints:
 def pointers(sizes: Iterable[int]) -> Ints:
     """Return where each of several parts of these sizes begins, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))]).astype(np.int64)
+
+
+def flattened(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return where each row begins, and the concatenated rows."""
+    starts = pointers(map(len, rows))
+    return starts, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(starts[-1]))

@@ -352,15 +352,9 @@ def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[in
 
 
 def hidden_markov_model(
-    start: Any,
-    transition: Any,
-    emission: Any,
-    steps: int,
-    *,
-    states: Sequence[Label] | None = None,
-    symbols: Sequence[Label] | None = None,
-    names: tuple[str, str] = ("state{}", "symbol{}"),
-) -> BayesianNetwork:
+    start: Any, transition: Any, emission: Any, steps: int, *, states: Sequence[Label] | None = None,
+    symbols: Sequence[Label] | None = None, names: tuple[str, str] = ("state{}", "symbol{}"),
+) -> BayesianNetwork:  # fmt: skip
     """Build a hidden Markov model of a fixed length as a network; query the states for Viterbi's path.
 
     Parameters

@@ -217,12 +217,9 @@ class PointEvaluator:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        variables: Sequence[int],
-        workers: int = 1,
+        self, problem: Problem, variables: Sequence[int], workers: int = 1,
         parts: Sequence[NuisancePart] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.problem, self.workers = problem, workers
         self.work, self.has_answer = 0.0, False
         self._known: dict[bytes, float] = {}  # values of points, where they are very dear
@@ -285,12 +282,9 @@ class PointEvaluator:
         return part.log_values(np.ascontiguousarray(found), self.workers)[where.reshape(-1)]
 
     def climb(
-        self,
-        point: NDArray[np.integer],
-        n_states: Ints,
-        max_work: float = math.inf,
+        self, point: NDArray[np.integer], n_states: Ints, max_work: float = math.inf,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> Ints:
+    ) -> Ints:  # fmt: skip
         """Improve a point one variable at a time until no change helps, or `max_work` entries are visited.
 
         Cost per sweep: for each variable and state, one evaluation of the sums that depend on the variable.

@@ -12,24 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from certimap.core.arrays import Flags, Ints, spread
+from certimap.core.arrays import Flags, Ints, pointers, spread
+from certimap.networks.kernels import searches as kernels
 from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
-from certimap.networks.kernels.searches import (
-    BACKTRACKS,
-    DEPTH,
-    FAILED,
-    FINISHED,
-    FOUND,
-    LAST,
-    NODES,
-    PAUSED,
-    TOO_DEEP,
-    SearchStack,
-    kick_search,
-    replay,
-    search,
-    tabu_search,
-)
 from certimap.networks.problem import FLOOR, HARD, Problem, Table
 
 
@@ -47,18 +32,15 @@ class Costs:
         self.variables = tuple(variables)
         place = {v: i for i, v in enumerate(self.variables)}
         n_states = np.array([problem.sizes[v] for v in self.variables], np.int64)
-        offset = np.concatenate([[0], np.cumsum(n_states)]).astype(np.int64)
+        offset = pointers(n_states)
         unary = np.zeros(int(offset[-1]), np.int64)
-        scopes: list[int] = []
-        strides: list[int] = []
+        scopes, strides, parts = list[int](), list[int](), list[Ints]()
         scope_ptr, table_ptr = [0], [0]
-        parts: list[Ints] = []
         touching: list[list[tuple[int, int]]] = [[] for _ in self.variables]
         self.constant = int(problem.constant)
         for scope, values in problem.tables:
             if len(scope) == 1:
-                part = unary[offset[place[scope[0]]] : offset[place[scope[0]] + 1]]
-                part += values
+                unary[offset[place[scope[0]]] : offset[place[scope[0]] + 1]] += values
                 continue
             ordered = tuple(sorted(scope, key=place.__getitem__))
             table = np.ascontiguousarray(spread(values, scope, ordered))
@@ -75,20 +57,14 @@ class Costs:
         touches = [pair for pairs in touching for pair in pairs]
         every = [*parts, unary]
         self.arrays = CostArrays(
-            n_states,
-            offset,
-            np.array(scope_ptr, np.int64),
-            np.array(scopes, np.int64),
-            np.array(strides, np.int64),
-            np.array(table_ptr, np.int64),
-            np.concatenate(parts) if parts else np.zeros(0, np.int64),
-            np.cumsum([0, *(len(pairs) for pairs in touching)]).astype(np.int64),
+            n_states, offset, np.array(scope_ptr, np.int64), np.array(scopes, np.int64),
+            np.array(strides, np.int64), np.array(table_ptr, np.int64),
+            np.concatenate([np.zeros(0, np.int64), *parts]), pointers(map(len, touching)),
             np.array([t for t, _ in touches], np.int64),
-            np.array([a for _, a in touches], np.int64),
-            unary,
+            np.array([a for _, a in touches], np.int64), unary,
             np.array([bool((p <= FLOOR).any()) for p in parts], np.bool_),
             np.array([any(bool(((p < 0) & (p > FLOOR)).any()) for p in every)]),
-        )
+        )  # fmt: skip
 
     def _lowered(self, values: Ints) -> Ints:
         top = int(values.max())
@@ -103,38 +79,25 @@ class Costs:
         n = len(net.n_states)
         degree = int(np.diff(net.touch_ptr).max()) if n else 0
         alive = np.arange(len(net.unary)) - np.repeat(net.offset[:-1], net.n_states)
+        most = int(net.n_states.max())
         return DualState(
-            net.tables.copy(),
-            net.unary.copy(),
-            alive,
-            net.n_states.copy(),
-            np.zeros(n, np.bool_),
+            net.tables.copy(), net.unary.copy(), alive, net.n_states.copy(), np.zeros(n, np.bool_),
+            np.zeros(1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros((max(degree, 1), most), np.int64), np.zeros(most, np.int64), np.zeros(64, np.int64),
             np.zeros(1, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros((max(degree, 1), int(net.n_states.max())), np.int64),
-            np.zeros(int(net.n_states.max()), np.int64),
-            np.zeros(64, np.int64),
-            np.zeros(1, np.int64),
-        )
+        )  # fmt: skip
 
-    def stack(self, n_levels: int) -> SearchStack:
+    def stack(self, n_levels: int) -> kernels.SearchStack:
         """Return an empty stack for branches of at most `n_levels` decisions."""
         net = self.arrays
         n = len(net.n_states)
-        return SearchStack(
-            np.empty((n_levels, len(net.tables)), np.int64),
-            np.empty((n_levels, len(net.unary)), np.int64),
-            np.empty((n_levels, len(net.unary)), np.int64),
-            np.empty((n_levels, n), np.int64),
-            np.empty((n_levels, n), np.bool_),
-            np.empty(n_levels, np.int64),
-            np.zeros(n_levels, np.int64),
-            np.zeros(n_levels, np.int64),
-            np.zeros(n_levels, np.bool_),
-            np.ones(n),
+        return kernels.SearchStack(
+            np.empty((n_levels, len(net.tables)), np.int64), np.empty((n_levels, len(net.unary)), np.int64),
+            np.empty((n_levels, len(net.unary)), np.int64), np.empty((n_levels, n), np.int64),
+            np.empty((n_levels, n), np.bool_), np.empty(n_levels, np.int64), np.zeros(n_levels, np.int64),
+            np.zeros(n_levels, np.int64), np.zeros(n_levels, np.bool_), np.ones(n),
             np.array([0, 0, 0, -1, 0], np.int64),
-        )
+        )  # fmt: skip
 
     @property
     def bytes_per_level(self) -> int:
@@ -153,9 +116,7 @@ class Costs:
     def reduced(self, dual: DualState) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem that is left, costs where they are now, and the states kept of each variable."""
         net = self.arrays
-        keep = [
-            np.array(dual.alive[net.offset[i] : net.offset[i] + dual.n_alive[i]]) for i in range(len(net.n_states))
-        ]
+        keep = [np.array(dual.alive[at : at + n]) for at, n in zip(net.offset[:-1], dual.n_alive, strict=True)]
         tables: list[Table] = []
         constant = self.constant + int(dual.bound[0])
 
@@ -223,15 +184,14 @@ def climb(
         if should_stop():
             return work
         key = np.uint64((int(key) + number) % 2**64)
-        work += int(tabu_search(net, soft, states, n_steps, tenure, key, incumbent))
+        work += int(kernels.tabu_search(net, soft, states, n_steps, tenure, key, incumbent))
     if incumbent[0] > FLOOR and not should_stop():
-        work += int(kick_search(net, soft, dual, incumbent[1:].copy(), KICK_WORK, key, incumbent))
+        work += int(kernels.kick_search(net, soft, dual, incumbent[1:].copy(), KICK_WORK, key, incumbent))
     return work
 
 
-Decisions = (
-    tuple["Decisions", int, int, bool] | None
-)  # the decisions before, variable, state, whether it is ruled out
+# the decisions before, variable, state, whether it is ruled out
+Decisions = tuple["Decisions", int, int, bool] | None
 
 FIRST_LIMIT, LARGEST_LIMIT, GROWTH = 20, 5_000, 1.2
 DIVES_BEFORE_GROWTH = 10
@@ -245,27 +205,21 @@ MAX_LEVELS = 4_000
 class BestFirstSearch:
     """The open nodes of a search and the current dive.
 
-    `costs`, `dual`: the problem and its state at the root, after sweeps.
-    `max_bytes`: memory of the stack and of the list of open nodes; when the list is full, dives run to their end.
-    `lists_all`: report every full assignment above the threshold, not only improvements.
-    `open_bound`: the largest bound of a node that is open or being searched; `HARD` when none is left.
-    `closed_bound`: the largest threshold at which a branch was cut.
+    `costs`, `dual`: the problem and its state at the root, after sweeps. `max_bytes`: memory of the stack and of
+    the list of open nodes; when the list is full, dives run to their end. `lists_all`: report each full assignment
+    above the threshold, not only improvements. `open_bound`: the largest bound of a node that is open or being
+    searched; `HARD` when none is left. `closed_bound`: the largest threshold at which a branch was cut.
     """
 
     def __init__(self, costs: Costs, dual: DualState, *, max_bytes: int, lists_all: bool) -> None:
-        self.costs = costs
-        self.dual = dual
-        self.lists_all = lists_all
+        self.costs, self.dual, self.lists_all = costs, dual, lists_all
         self.root = copy_of(dual)
         n_levels = min(MAX_LEVELS, len(costs.arrays.unary) + 1, max_bytes // 2 // costs.bytes_per_level)
         self.stack = costs.stack(max(4, n_levels))
         self.max_open = max(100, max_bytes // 2 // BYTES_PER_OPEN_NODE)
         self.n_bytes_stack = len(self.stack.bound) * costs.bytes_per_level
-        self.limit = FIRST_LIMIT
-        self.closed_bound = HARD
-        self.n_dives = 0
+        self.limit, self.closed_bound, self.n_dives, self._count = FIRST_LIMIT, HARD, 0, 0
         self._heap: list[tuple[int, int, Decisions]] = [(-int(dual.bound[0]), 0, None)]
-        self._count = 0
         self._dive: tuple[int, Decisions] | None = None
         self._leaf = np.zeros(len(costs.variables) + 1, np.int64)
         self._lead_cap = max(1, round(LEAD_CAP / costs.problem.unit))
@@ -281,7 +235,7 @@ class BestFirstSearch:
 
     @property
     def n_nodes(self) -> int:
-        return int(self.stack.counters[NODES])
+        return int(self.stack.counters[kernels.NODES])
 
     @property
     def n_bytes(self) -> int:
@@ -307,13 +261,13 @@ class BestFirstSearch:
             self.closed_bound = max(self.closed_bound, level)
             rule = SweepRule(NODE_SWEEPS, NODE_SHARE, threshold, margin, not self.lists_all, incumbent)
             left = max(1, until - self.work)
-            status = search(
+            status = kernels.search(
                 self.costs.arrays, self.dual, self.stack, self.limit, left, self._lead_cap, rule, self._leaf
             )
             self.closed_bound = max(self.closed_bound, int(incumbent[0]) + margin)
-            if status == FOUND:
+            if status == kernels.FOUND:
                 return self._leaf.copy()
-            if status != PAUSED:
+            if status != kernels.PAUSED:
                 self._end(status)
         return None
 
@@ -328,15 +282,15 @@ class BestFirstSearch:
             return False
         _restore(self.dual, self.root)
         rule = SweepRule(REPLAY_SWEEPS, REPLAY_SHARE, threshold, margin, not self.lists_all, incumbent)
-        alive = replay(self.costs.arrays, self.dual, *_unrolled(decisions), rule)
+        alive = kernels.replay(self.costs.arrays, self.dual, *_unrolled(decisions), rule)
         self.closed_bound = max(self.closed_bound, int(incumbent[0]) + margin)
         if not alive:
             return False
         # The smaller of two bounds bounds the node, but only its own bound goes with the costs of its states.
         self._dive = (min(int(self.dual.bound[0]), -bound), decisions)
         counters = self.stack.counters
-        counters[DEPTH] = counters[BACKTRACKS] = counters[FAILED] = 0
-        counters[LAST] = -1
+        counters[kernels.DEPTH] = counters[kernels.BACKTRACKS] = counters[kernels.FAILED] = 0
+        counters[kernels.LAST] = -1
         return True
 
     def _end(self, status: int) -> None:
@@ -345,15 +299,15 @@ class BestFirstSearch:
         bound, decisions = self._dive
         self._dive = None
         self.n_dives += 1
-        if status == FINISHED:
+        if status == kernels.FINISHED:
             return
         stack = self.stack
-        for k in range(int(stack.counters[DEPTH])):
+        for k in range(int(stack.counters[kernels.DEPTH])):
             v, s, is_right = int(stack.variable[k]), int(stack.state[k]), bool(stack.is_right[k])
             if not is_right:
                 self._push(min(bound, int(stack.bound[k])), (decisions, v, s, True))
             decisions = (decisions, v, s, is_right)
-        if status == TOO_DEEP:
+        if status == kernels.TOO_DEEP:
             self._push(min(bound, int(self.dual.bound[0])), decisions)
         if len(self._heap) >= self.max_open:
             self.limit = 2**62

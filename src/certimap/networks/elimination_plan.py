@@ -1,10 +1,10 @@
-"""Elimination orders in flat arrays: their cost, their buckets, and sums of products block by block."""
+"""Elimination in a given order: its cost, its buckets in flat arrays, and large tables block by block."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,23 +15,22 @@ from certimap.core.control import Control
 from certimap.core.logs import log_sum
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
-from certimap.networks.kernels.buckets import BucketArrays
+from certimap.networks.kernels.buckets import CONSTANT, GATHERED, HARD, ROW, BucketArrays, reduce_out
 from certimap.networks.orders import best_order, min_fill
-from certimap.networks.problem import Joined, Problem, Table, Values, flattened
+from certimap.networks.problem import Joined, Problem, Table, Values, flattened, product, strides_of
 
 BLOCK = 2**17  # entries of a product that one thread holds at once: they stay in its cache
 BLOCKS = 8  # such blocks, in memory, that all threads take with what they multiply
+SMALL_TABLE = 2**12  # largest product, in entries, for multiplying tables beforehand
+LEAST_ROW, LARGEST_ROW = 128, 2048  # a row that stays one may be shorter
+ROWS_PER_TASK = 2**20  # entries of a product between two checks of the clock
+MAX_TABLES = 6
 
 
 def summed(
-    parts: Sequence[tuple[tuple[int, ...], Floats]],
-    kept: Sequence[int],
-    dropped: Sequence[int],
-    sizes: Mapping[int, int],
-    workers: int = 1,
-    *,
-    in_logs: bool = False,
-) -> Floats:
+    parts: Sequence[tuple[tuple[int, ...], Floats]], kept: Sequence[int], dropped: Sequence[int],
+    sizes: Mapping[int, int], workers: int = 1, *, in_logs: bool = False,
+) -> Floats:  # fmt: skip
     """Return a product of functions, given with their scopes, summed over the variables `dropped`.
 
     The result is a new array with an axis per variable of `kept`; it does not depend on `workers`. Small parts are
@@ -44,7 +43,8 @@ def summed(
             left //= sizes[v]
     inner = [v for v in kept if v not in outer]
     within = [v for v in dropped if v not in outer]
-    views = [spread(values, scope, (*outer, *within, *inner)) for scope, values in sorted(parts, key=_size)]
+    by_size = sorted(parts, key=lambda part: part[1].size)
+    views = [spread(values, scope, (*outer, *within, *inner)) for scope, values in by_size]
     shape, block = [sizes[v] for v in outer], [sizes[v] for v in (*within, *inner)]
     axes, add = tuple(range(len(within))), log_sum if in_logs else np.sum
     out = np.empty((math.prod(shape), *block[len(within) :]))
@@ -64,8 +64,112 @@ def summed(
     return np.ascontiguousarray(add(whole, beyond)) if beyond else whole
 
 
-def _size(part: tuple[tuple[int, ...], Floats]) -> int:
-    return part[1].size
+class Eliminated(NamedTuple):
+    """A message: its values and the states that attain them, if they are maxima, by its own order of variables."""
+
+    table: Table
+    best: Values  # empty if it is a sum
+    top: float | int  # the largest value
+    least: float | int  # the least positive value, inf where there is none
+
+
+def eliminated(
+    v: int, separator: Sequence[int], tables: Sequence[Table], sizes: Mapping[int, int], workers: int,
+    check: Callable[[], object] = float, *, factor: float | None = None, overwrites: bool = False,
+) -> Eliminated:  # fmt: skip
+    """Maximise a variable out of a sum of integer tables, or with a factor sum it out of a product of floats.
+
+    Row by row: products are never held. New variables take the axes of the one that goes, so that most rows of the
+    largest table stay rows; it is written over, with `overwrites`, if it has as many entries as the message.
+    `tables`: at least one. `check`: called between blocks. The result does not depend on `workers`.
+    """
+    is_sum = factor is not None
+    largest = max(tables, key=lambda t: t.log_values.size)
+    large = largest.scope
+    at = large.index(v)
+    scope = (*large[:at], *(u for u in separator if u not in large), *large[at + 1 :])
+    n_inner, n_low, n_beyond = 0, 1, len(large) - 1 - at
+    while n_inner < len(scope) and (not n_inner or n_low * sizes[scope[-1 - n_inner]] <= LARGEST_ROW):
+        if n_inner == n_beyond and n_low >= LEAST_ROW:
+            break
+        n_low *= sizes[scope[-1 - n_inner]]
+        n_inner += 1
+    kept, inner = scope[: len(scope) - n_inner], scope[len(scope) - n_inner :]
+    outer, together = [u for u in kept if u in large], [u for u in kept if u not in large]
+    parts = [_in_rows(t, inner, sizes) for t in _multiplied(tables, sizes, is_sum)]
+    steps = [strides_of(t.scope, sizes) for t in parts]
+    rows, places = (np.array([_offsets(s, order, sizes) for s in steps]) for order in ((*outer, *together), inner))
+    is_row = (places == np.arange(n_low)).all(axis=1)
+    kinds = np.where(places.any(axis=1), np.where(is_row, ROW, GATHERED), CONSTANT)
+    strides = np.array([s.get(v, 0) for s in steps])
+    targets = _offsets(strides_of(kept, sizes), (*outer, *together), sizes)
+    targets = targets.reshape(-1, math.prod(sizes[u] for u in together))
+    flat = [t.log_values.reshape(-1) for t in parts]
+    flat += [np.zeros(1, flat[0].dtype)] * (MAX_TABLES - len(flat))
+    shape, n_groups = [sizes[u] for u in scope], len(targets)
+    overwrites &= largest.log_values.size == math.prod(shape)
+    out = (largest.log_values if overwrites else np.empty(shape, flat[0].dtype)).reshape(-1, n_low)
+    best = np.empty((0, 0) if is_sum else out.shape, best_type(sizes[v]))
+    extremes = np.full((n_groups, 2), (0.0, np.inf) if is_sum else (HARD, 0), out.dtype)
+
+    def task(start: int, stop: int) -> None:
+        check()
+        reduce_out(
+            start, stop, sizes[v], len(parts), tuple(flat), rows, strides, kinds, places,
+            factor or 0.0, is_sum, targets, out, best, extremes,
+        )  # fmt: skip
+
+    for_blocks(task, n_groups, max(1, ROWS_PER_TASK // (n_low * sizes[v] * targets.shape[1])), workers)
+    top, least = extremes[:, 0].max().item(), extremes[:, 1].min().item()
+    return Eliminated(Table(scope, out.reshape(shape)), best if is_sum else best.reshape(shape), top, least)
+
+
+def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
+    """Return the smallest type that holds a state."""
+    return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
+
+
+def _offsets(steps: Mapping[int, int], order: Sequence[int], sizes: Mapping[int, int]) -> Ints:
+    """Return where the entries lie for all states of some variables."""
+    found = np.zeros(1, np.int64)
+    for u in order:
+        found = (found[:, None] + steps.get(u, 0) * np.arange(sizes[u])).ravel()
+    return found
+
+
+def _in_rows(table: Table, inner: Sequence[int], sizes: Mapping[int, int]) -> Table:
+    """Repeat a small table along the variables of a row that it lacks, unless it lacks all."""
+    if table.log_values.size > SMALL_TABLE or set(inner).isdisjoint(table.scope):
+        return table._replace(log_values=np.ascontiguousarray(table.log_values))
+    full = (*(u for u in table.scope if u not in inner), *inner)
+    shape = [sizes[u] for u in full]
+    return Table(full, np.array(np.broadcast_to(spread(table.log_values, table.scope, full), shape), order="C"))
+
+
+def _multiplied(tables: Sequence[Table], sizes: Mapping[int, int], is_sum: bool) -> list[Table]:
+    """Multiply small tables, and more until at most `MAX_TABLES` are left."""
+
+    def joined(a: Table, b: Table) -> Table:
+        scope = (*a.scope, *(u for u in b.scope if u not in a.scope))
+        if is_sum:
+            return Table(scope, spread(a.log_values, a.scope, scope) * spread(b.log_values, b.scope, scope))
+        return Table(scope, product((a, b), scope, [sizes[u] for u in scope]))
+
+    def size(a: Table, b: Table) -> int:
+        return math.prod(sizes[u] for u in {*a.scope, *b.scope})
+
+    out: list[Table] = []
+    for table in sorted(tables, key=lambda t: (t.log_values.size, t.scope)):
+        k = next((k for k, other in enumerate(out) if size(other, table) <= SMALL_TABLE), None)
+        if k is None:
+            out.append(table)
+        else:
+            out[k] = joined(out[k], table)
+    while len(out) > MAX_TABLES:
+        _, i, j = min((size(a, b), i, j) for i, a in enumerate(out) for j, b in enumerate(out[:i]))
+        a, b = out.pop(i), out.pop(j)
+        out.append(joined(a, b))
+    return out
 
 
 SMALL_PRODUCT = 2**13  # largest product, in entries, that a compiled pass holds entirely
@@ -78,10 +182,8 @@ class Cliques(NamedTuple):
     """The cliques of an elimination order; variables are numbered by their places in it."""
 
     place: Ints  # the place of each variable, by its position in the model
-    # pointers, members: for each place, the start of its clique among the members: the variable itself, then its
-    # separator
-    pointers: Ints
-    members: Ints
+    pointers: Ints  # for each place, the start of its clique among the members
+    members: Ints  # the variable itself, then its separator
     parents: Ints  # for each place, the receiver of its message, or -1
 
     @classmethod
@@ -124,12 +226,10 @@ class EliminationPlan:
 
     def within(self, problem: Problem) -> EliminationPlan:
         """Return this order for a problem with fewer variables."""
-        left = [(v, near) for v, near in zip(self.order, self.separators, strict=True) if v in problem.sizes]
-        return _costed(
-            problem,
-            tuple(v for v, _ in left),
-            tuple(tuple(u for u in near if u in problem.sizes) for _, near in left),
-        )
+        sizes = problem.sizes
+        left = [(v, near) for v, near in zip(self.order, self.separators, strict=True) if v in sizes]
+        separators = tuple(tuple(u for u in near if u in sizes) for _, near in left)
+        return _costed(problem, tuple(v for v, _ in left), separators)
 
 
 def plan(problem: Problem, known: Elimination | None = None, control: Control | None = None) -> EliminationPlan:
@@ -148,28 +248,23 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
     # A large message goes when it has been multiplied, or is written over by one of its size; small ones and all
     # best states go when decoding is over.
     is_small, overwritten = products <= SMALL_PRODUCT, _overwritten(messages, cliques.parents)
-    released = np.zeros(len(n_states))
-    goes = np.flatnonzero(~is_small & (cliques.parents >= 0))
-    np.add.at(released, cliques.parents[goes], 8.0 * messages[goes])
     taken = messages * (8.0 + np.where(is_small, 2.0, bits_of_state(n_states) / 8.0))
-    held = np.cumsum(taken) - (np.cumsum(released) - released) - 8.0 * overwritten
+    held = _live(taken, np.where(is_small, 0.0, 8.0 * messages), cliques.parents) - 8.0 * overwritten
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
-    largest = float(products.max(initial=0.0))
     blocks = np.minimum(3.0 * products, BLOCKS * BLOCK)
-    summed = 8.0 * (
-        float((_live(messages, cliques.parents) - overwritten + blocks).max(initial=0.0)) + problem.n_entries
-    )
+    live = _live(messages, messages, cliques.parents) - overwritten + blocks
     return EliminationPlan(
-        order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, largest, cliques
-    )
+        order, separators, float(products.sum()), most, 8.0 * float(messages.sum()),
+        8.0 * (float(live.max(initial=0.0)) + problem.n_entries), float(products.max(initial=0.0)), cliques,
+    )  # fmt: skip
 
 
-def _live(messages: Floats, parents: Ints) -> Floats:
-    """Return the message entries held while each bucket is computed, its own message included."""
-    released = np.zeros(len(messages))
+def _live(taken: Floats, freed: Floats, parents: Ints) -> Floats:
+    """Return what is held while each bucket is computed: what messages take until they are freed."""
+    released = np.zeros(len(taken))
     goes = np.flatnonzero(parents >= 0)
-    np.add.at(released, parents[goes], messages[goes])
-    return np.cumsum(messages) - (np.cumsum(released) - released)
+    np.add.at(released, parents[goes], freed[goes])
+    return np.cumsum(taken) - (np.cumsum(released) - released)
 
 
 def _overwritten(messages: Floats, parents: Ints) -> Floats:
@@ -182,14 +277,13 @@ def _overwritten(messages: Floats, parents: Ints) -> Floats:
 def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list[int]:
     """Split an order into the fewest stretches for which a backward pass fits into memory; return the borders.
 
-    The pass holds the live messages at each border, and all messages of one stretch at a time.
-
-    Raises TooLarge when no number of stretches fits.
+    The pass holds the live messages at each border, and all of one stretch at a time. Raises TooLarge.
     """
     n_states = np.array([problem.sizes[v] for v in plan.order], np.int64)
     products = 2.0 ** np.minimum(plan.cliques.log2_entries(n_states), MOST_LOG2)
     messages = products / np.maximum(n_states, 1)
-    live, cumulated = _live(messages, plan.cliques.parents), np.concatenate([[0.0], np.cumsum(messages)])
+    live = _live(messages, messages, plan.cliques.parents)
+    cumulated = np.concatenate([[0.0], np.cumsum(messages)])
     blocks = min(3.0 * float(products.max(initial=0.0)), BLOCKS * BLOCK)
     n, least, chosen = len(messages), math.inf, [0, len(messages)]
     for k in range(1, MOST_STRETCHES + 1):
@@ -237,9 +331,8 @@ ENTRIES_PER_RUN = 2**22  # entries of products between two checks of the clock
 
 
 class Run(NamedTuple):
-    """Consecutive buckets: small ones, or a single large one."""
+    """Consecutive buckets, number `first` to `last` - 1: small ones, or a single large one."""
 
-    # first, last: bucket numbers `first` to `last` - 1
     first: int
     last: int
     is_small: bool  # whether a compiled pass handles them all
@@ -249,13 +342,9 @@ class Run(NamedTuple):
 class Buckets:
     """The buckets of an elimination, the tables that each bucket multiplies, and room for its messages.
 
-    `problem`: the tables.
-    `plan`: the elimination order.
-    `arrays`: arrays for the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
-    `n_buffered`: entries of that buffer.
-    `n_tables`: the number of tables. Tables are the first pieces; the others are the buckets' messages.
-    `is_small`: which buckets a compiled pass may handle.
-    `largest`: the entries of the largest small product.
+    `arrays`: for the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer of `n_buffered`.
+    `n_tables`: tables are the first pieces; the others are the buckets' messages.
+    `is_small`, `largest`: the buckets that a compiled pass may handle, and the entries of their largest product.
     """
 
     def __init__(self, problem: Problem, plan: EliminationPlan) -> None:
@@ -304,11 +393,7 @@ class Buckets:
 
 
 class Pieces:
-    """The entries of all tables and messages of one pass: an array per large message, one for all others.
-
-    `buckets`: the buckets of the pass. `tables`: the concatenated entries of all tables. `buffer`: all entries
-    except large messages.
-    """
+    """The entries of all tables (given one after another) and messages of one pass: large messages lie apart."""
 
     def __init__(self, buckets: Buckets, tables: Values) -> None:
         self._buckets = buckets
@@ -347,7 +432,6 @@ class Pieces:
 
 def _grouped(group: Ints, n_groups: int) -> tuple[Ints, Ints]:
     """Return the start of each group's members, and all members in group order; -1 means no group."""
-    pointers = np.zeros(n_groups + 1, np.int64)
-    np.cumsum(np.bincount(group[group >= 0], minlength=n_groups), out=pointers[1:])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(group[group >= 0], minlength=n_groups))])
     members = np.argsort(group, kind="stable")
-    return pointers, members[len(members) - int(pointers[-1]) :]
+    return starts, members[len(members) - int(starts[-1]) :]

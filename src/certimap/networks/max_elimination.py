@@ -1,4 +1,4 @@
-"""Exact maximisation of an integer problem by variable elimination, with decoding and the k best."""
+"""Maximisation of integer problems by variable elimination: exact, the k best, and as moves of local search."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import numpy as np
 
 from certimap.core.arrays import Ints
 from certimap.core.control import Control
-from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, bits_of_state
+from certimap.networks.elimination_plan import (
+    Buckets,
+    EliminationPlan,
+    Pieces,
+    bits_of_state,
+    cheap_plan,
+    eliminated,
+)
 from certimap.networks.kernels.buckets import decode_buckets, lower, max_buckets
-from certimap.networks.large_buckets import eliminated
-from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, restrict, value_at
 from certimap.networks.simplify import impossible
 
 
@@ -22,31 +28,20 @@ class MaxElimination:
 
     `problem`: without nuisance variables; of integers (`to_integers`), or, with `fine`, of floats.
     `workers`: threads for large products; the result does not depend on it.
-    `control`: checked between blocks of a product; TimeUp is raised when work should stop.
-    `keep_tables`: keep every table, for `ranked`.
+    `control`: checked between blocks of a product. `keep_tables`: keep every table, for `ranked`.
     `fine`: the problem in its own unit (`to_fine_integers`); the largest entry of each message is then subtracted.
 
-    Raises ImpossibleEvidence when every assignment has probability 0. Raises TimeUp when `control` asks to stop.
-    Cost: `plan.n_entries` additions per table; products are never held, only their maxima. Sums and maxima of
-    integers are exact, so that the maximum is too.
+    Raises ImpossibleEvidence when every assignment has probability 0, and TimeUp when `control` asks to stop.
+    Cost: `plan.n_entries` additions per table. Sums and maxima of integers are exact, so that the maximum is too.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        plan: EliminationPlan,
-        *,
-        workers: int = 1,
-        control: Control | None = None,
-        keep_tables: bool = False,
-        fine: FineIntegers | None = None,
-    ) -> None:
+        self, problem: Problem, plan: EliminationPlan, *, workers: int = 1, control: Control | None = None,
+        keep_tables: bool = False, fine: FineIntegers | None = None,
+    ) -> None:  # fmt: skip
         assert problem.is_integral or fine is not None
-        self.problem = problem
-        self.plan = plan
-        self._workers = workers
-        self._control = control or Control()
-        self._fine = fine
+        self.problem, self.plan, self._fine = problem, plan, fine
+        self._workers, self._control = workers, control or Control()
         self._best: dict[int, PackedStates] = {}
         self._kept: list[list[Table]] = []
         self.value = self._eliminate(keep_tables)
@@ -117,19 +112,17 @@ class MaxElimination:
         while heap:
             loss, _, depth, link = heapq.heappop(heap)
             states = _unlinked(link)
-            while depth < n:
-                i = n - 1 - depth
-                v = self.plan.order[i]
-                scores = self._scores(i, states)
+            for at in range(depth, n):
+                i = n - 1 - at
+                v, scores = self.plan.order[i], self._scores(i, states)
                 top = int(scores.argmax())
                 for s in range(len(scores)):
                     if s != top and scores[s] > FLOOR:
                         count += 1
                         further = loss + int(scores[top] - scores[s])
-                        heapq.heappush(heap, (further, count, depth + 1, (v, s, link)))
+                        heapq.heappush(heap, (further, count, at + 1, (v, s, link)))
                 link = (v, top, link)
                 states[v] = top
-                depth += 1
             yield self.value - loss, states
 
     def _scores(self, i: int, states: Mapping[int, int]) -> Values:
@@ -175,3 +168,79 @@ def _unlinked(link: _Link) -> dict[int, int]:
         v, s, link = link
         states[v] = s
     return states
+
+
+LEAST_BITS, MOST_BITS = 16.0, 22.0  # log base 2 of the table entries that a move may form
+MOVE_WORK = 200_000  # visits of a search that take as long as a move's order and plan
+FAILURES = 3.0  # times that moves may cover all variables without gain before they grow
+GROWTH = 1.2  # of the number of variables in a move, while orders stay cheap
+
+
+class Neighbourhoods:
+    """Betters an assignment of an integer problem by moves of many variables at once.
+
+    `problem`: without nuisance variables. `seed`: of the variables from which moves spread, breadth first.
+
+    `work`: the cost so far, in table entries. `is_finished`: whether the largest moves gain nothing either.
+    """
+
+    def __init__(self, problem: Problem, seed: int, control: Control) -> None:
+        self._problem, self._control, self._rng = problem, control, np.random.default_rng(seed % 2**32)
+        self._names = list(problem.sizes)
+        self._tables: dict[int, list[int]] = {v: [] for v in self._names}
+        for k, table in enumerate(problem.tables):
+            for v in table.scope:
+                self._tables[v].append(k)
+        self._size, self._bits, self._n_failed = 0.25 * len(self._names), LEAST_BITS, 0.0
+        self.work = 0.0
+        self.is_finished = len(self._names) < 2
+
+    def better(self, states: Mapping[int, int], until: float) -> dict[int, int]:
+        """Move until `work` has reached `until`, or nothing gains; return the states, which are no worse.
+
+        `states`: of an assignment whose value is not ln 0.
+        """
+        found = dict(states)
+        while self.work < until and not self.is_finished and not self._control.should_stop:
+            gained = self._move(found)
+            self._n_failed = 0.0 if gained else self._n_failed + self._size / len(self._names)
+            if self._n_failed > FAILURES:
+                self._bits, self._n_failed = self._bits + 3.0, 0.0
+                self.is_finished = self._bits > MOST_BITS
+        return found
+
+    def _move(self, states: dict[int, int]) -> bool:
+        """Change states in place; return whether that gains."""
+        problem = self._problem
+        free = self._group(max(2, int(self._size)))
+        tables = tuple(problem.tables[k] for k in sorted({k for v in free for k in self._tables[v]}))
+        names = sorted(free.union(*(t.scope for t in tables)))
+        sizes = {v: problem.sizes[v] for v in names}
+        around = Problem(sizes, frozenset(names), tables, 0, 0.0, problem.unit)
+        inside = restrict(around, {v: np.array([states[v]]) for v in names if v not in free})
+        plan = cheap_plan(inside, 2.0**self._bits)
+        self.work += MOVE_WORK
+        if plan is None:
+            self._size /= GROWTH
+            self.is_finished = self._size < 2.0
+            return False
+        self.work += plan.n_entries
+        if len(free) < len(self._names):
+            self._size *= GROWTH ** (1.0 if plan.n_entries < 2.0 ** (self._bits - 2.0) else 0.0)
+        found = MaxElimination(inside, plan)
+        before = int(value_at(around, np.array([[states[v] for v in names]]), names)[0])
+        states.update(found.assignment())
+        return found.value > before
+
+    def _group(self, size: int) -> set[int]:
+        """Return a connected group of variables around a random one."""
+        start = self._names[int(self._rng.integers(len(self._names)))]
+        order, seen = [start], {start}
+        for v in order:
+            near = sorted({u for k in self._tables[v] for u in self._problem.tables[k].scope} - seen)
+            self._rng.shuffle(near)
+            order += near
+            seen.update(near)
+            if len(order) >= size:
+                break
+        return set(order[:size])

@@ -127,8 +127,6 @@ class MixedTree:
         is_fork = len(region.children) > 1 and any(self.has_query[c] for c in region.children)
         return is_fork or region.own in self.problem.query
 
-    # --- passes ------------------------------------------------------------------------------------------
-
     def _up(self) -> None:
         """Send the messages towards the roots; keep the messages that `_down` needs."""
         self._messages: dict[int, MixedMessage] = {}
@@ -192,8 +190,6 @@ class MixedTree:
     def log_slack(self) -> float:
         """Bound (nats) on the rounding error of the computation so far."""
         return self.problem.log_slack + 2.0 * ROUNDING * (self._n_roundings + self._reach + 8)
-
-    # --- steps -------------------------------------------------------------------------------------------
 
     def _local(self, region: Region) -> MixedMessage | None:
         """Return the product of a region's own tables."""

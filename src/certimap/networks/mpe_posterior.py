@@ -95,13 +95,9 @@ class MpePosterior:
     """
 
     def __init__(
-        self,
-        query: Query,
-        prepared: Prepared,
-        log_evidence: float | None = None,
-        workers: int | None = None,
+        self, query: Query, prepared: Prepared, log_evidence: float | None = None, workers: int | None = None,
         functions: Sequence[Function] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         problem, self.workers = prepared.problem, workers or default_workers()
         if problem.nuisance:
             raise TooLarge(
@@ -167,15 +163,9 @@ class EliminationPosterior(MpePosterior):
     """
 
     def __init__(
-        self,
-        query: Query,
-        prepared: Prepared,
-        order: EliminationPlan,
-        total: Total,
-        make_tree: Callable[[], BoxPosterior],
-        workers: int | None = None,
-        functions: Sequence[Function] = (),
-    ) -> None:
+        self, query: Query, prepared: Prepared, order: EliminationPlan, total: Total,
+        make_tree: Callable[[], BoxPosterior], workers: int | None = None, functions: Sequence[Function] = (),
+    ) -> None:  # fmt: skip
         problem, log_evidence = relative_to(prepared.problem, total), total.log_value
         super().__init__(query, replace(prepared, problem=problem), log_evidence, workers, functions)
         self.order = order

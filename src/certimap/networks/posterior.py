@@ -28,6 +28,7 @@ from certimap.networks.conditional import (
     relative_to,
     work_of,
 )
+from certimap.networks.elimination import looks_too_wide
 from certimap.networks.network import Network
 from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
 from certimap.networks.relaxation.decoding import PlacedTree
@@ -43,7 +44,6 @@ from certimap.networks.relaxation.split_tree import (
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 from certimap.networks.support import likely_states, supported_states
-from certimap.networks.width import looks_too_wide
 
 KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
 TIME_SHARE = 0.05  # of the time left that this may take

@@ -5,7 +5,6 @@ Its integers have logs rounded up to a unit, so that sums and maxima are exact.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Array, Flags, Floats, Ints, spread
+from certimap.core.arrays import Array, Flags, Floats, Ints, flattened, spread
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.logs import add_to
@@ -87,13 +86,6 @@ class Joined:
             here = pointers[has] + axis
             at[has] = at[has] * self.shapes[here] + states[variables[here]]
         return self.values[self.starts + at]
-
-
-def flattened(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return the start of each row, and the concatenated rows."""
-    pointers = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(pointers[-1]))
 
 
 Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats

@@ -37,13 +37,9 @@ class Reduced:
     """Factors over the variables that are still open."""
 
     domain: Domain  # the network's domain; positions below are its
-    # over the surviving states of open variables, as the network holds them (`Factor.in_logs`)
-    factors: list[Factor]
-    # the number of surviving states of each open variable (at least 2, or a queried variable that no factor
-    # mentions)
-    sizes: dict[int, int]
-    # which states survive, as positions, for each variable that is not barren
-    states: dict[int, Ints]
+    factors: list[Factor]  # over the surviving states of open variables, as the network holds them
+    sizes: dict[int, int]  # the number of surviving states of each open variable
+    states: dict[int, Ints]  # which states survive, as positions, for each variable that is not barren
     query: tuple[int, ...]  # the query variables, in the user's order
     log_constants: list[float]  # natural logs of the factors that became constants
 

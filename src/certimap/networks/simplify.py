@@ -27,7 +27,7 @@ from certimap.networks.problem import (
     largest,
     product,
     restrict,
-)
+)  # fmt: skip
 from certimap.networks.reduction import Bearing, consistent
 
 MANY_TABLES = 3000  # fewer are searched quickly as they are
@@ -144,8 +144,7 @@ def sum_out(problem: Problem, max_entries: int, control: Control | None = None) 
         if now > size:
             heapq.heappush(waiting, (now, v))
             continue
-        neighbours = work.eliminate(v)
-        for u in neighbours:
+        for u in work.eliminate(v):
             if u not in work.query:
                 heapq.heappush(waiting, (work.bucket_size(u), u))
     work.absorb()
@@ -153,17 +152,12 @@ def sum_out(problem: Problem, max_entries: int, control: Control | None = None) 
 
 
 class _Work:
-    """A problem while it is being reduced.
-
-    `tables`, `touching`: the tables by number, and for each open variable the numbers of its tables.
-    """
+    """A problem while it is being reduced: its tables by number, and the tables of each open variable."""
 
     def __init__(self, problem: Problem, control: Control | None = None) -> None:
         self.problem, self.control = problem, control or Control()
-        self.sizes = dict(problem.sizes)
-        self.query = problem.query
+        self.sizes, self.query, self.slack = dict(problem.sizes), problem.query, problem.log_slack
         self.constants: list[float | int | Values] = [problem.constant]
-        self.slack = problem.log_slack
         self.integral = problem.is_integral
         self.steps: list[Chosen | KeptStates] = []
         self.tables: dict[int, Table] = {}
@@ -191,16 +185,10 @@ class _Work:
         tables = tuple(self.tables[k] for k in sorted(self.tables))
         constant = added(self.constants)
         slack = self.slack if self.integral else self.slack + 2.0 * ROUNDING * abs(constant)
+        query = self.query & frozenset(self.sizes)
         return replace(
-            self.problem,
-            sizes=self.sizes,
-            query=self.query & frozenset(self.sizes),
-            tables=tables,
-            constant=constant,
-            log_slack=slack,
+            self.problem, sizes=self.sizes, query=query, tables=tables, constant=constant, log_slack=slack
         )
-
-    # --- elimination -------------------------------------------------------------------------------------
 
     def bucket(self, v: int) -> tuple[int, ...]:
         """Return all variables that share a table with v, and v."""
@@ -275,8 +263,6 @@ class _Work:
             table = Table(table.scope, values)
         self.add(table)
 
-    # --- absorption --------------------------------------------------------------------------------------
-
     def absorb(self) -> None:
         """Add every table to the smallest one whose scope holds its own; drop tables without effect."""
         lost: dict[int, Values] = {}  # what rounding has taken away from tables that others were added to
@@ -322,8 +308,6 @@ class _Work:
                 self.slack += 2.0 * ROUNDING * math.log(self.sizes[v])
             del self.sizes[v], self.touching[v]
 
-    # --- functional dependences --------------------------------------------------------------------------
-
     def substitute_functions(self) -> bool:
         """Replace query variables that a table makes a function of others, where that doesn't grow the tables.
 
@@ -334,23 +318,19 @@ class _Work:
         changed = False
         for v in sorted(self.query & frozenset(self.sizes)):
             self.control.check(DOING)
-            best: tuple[int, int] | None = None
-            for k in sorted(self.touching[v]):
-                growth = self.growth_by_function(v, k)
-                if growth is not None and (best is None or growth < best[0]):
-                    best = growth, k
-            if best is not None and best[0] <= 0:
+            found = ((self.growth_by_function(v, k), k) for k in sorted(self.touching[v]))
+            best = min(((growth, k) for growth, k in found if growth is not None), default=None)
+            if best is not None:
                 self.substitute(v, best[1])
                 changed = True
         return changed
 
     def growth_by_function(self, v: int, k: int) -> int | None:
-        """Return by how many entries the tables grow when table k replaces v; None where it is no function."""
+        """Return by how many entries, at most 0, tables grow when table k replaces v; None where it must not."""
         scope, values = self.tables[k]
         if len(scope) < 2:
             return None
-        after = values.size // self.sizes[v]
-        before = values.size
+        after, before = values.size // self.sizes[v], values.size
         if np.count_nonzero(values > FLOOR if self.integral else values > -np.inf) > after:
             return None
         for other in self.touching[v] - {k}:
@@ -378,9 +358,7 @@ class _Work:
     def composed(self, table: Table, v: int, rest: Sequence[int], states: Ints) -> Table:
         """Return a table with v replaced by a function of `rest`."""
         union = tuple(sorted({*rest, *table.scope} - {v}))
-        index: list[Values] = []
-        grids = dict(zip(union, np.ix_(*(np.arange(self.sizes[u]) for u in union)), strict=True))
-        for u in table.scope:
-            index.append(spread(states, rest, union) if u == v else grids[u])
-        values = table.log_values[tuple(index)]
+        index: dict[int, Ints] = dict(zip(union, np.ix_(*(np.arange(self.sizes[u]) for u in union)), strict=True))
+        index[v] = spread(states, rest, union)
+        values = table.log_values[tuple(index[u] for u in table.scope)]
         return Table(union, np.ascontiguousarray(np.broadcast_to(values, [self.sizes[u] for u in union])))

@@ -20,8 +20,15 @@ from certimap.core.rounding import SAFE_LOG2
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import relative_to
-from certimap.networks.elimination_plan import SMALL_PRODUCT, Buckets, EliminationPlan, plan, stretches, summed
-from certimap.networks.large_buckets import eliminated
+from certimap.networks.elimination_plan import (
+    SMALL_PRODUCT,
+    Buckets,
+    EliminationPlan,
+    eliminated,
+    plan,
+    stretches,
+    summed,
+)
 from certimap.networks.posterior import NetworkPosterior, NetworkProber
 from certimap.networks.problem import Prepared, Problem, Table, restrict
 from certimap.networks.sum_elimination import sum_all
@@ -135,12 +142,8 @@ class StreamedPosterior(NetworkPosterior):
         return MassProber(self)
 
     def _masks(self, mask: Flags) -> tuple[Masks, bool, list[int]]:
-        """Return a box's masks of the problem's variables, and which other variables keep no state.
-
-        The second value tells whether all other variables keep a state.
-        """
-        masks: Masks = {}
-        closed: list[int] = []
+        """Return a box's masks of open variables, whether all others keep a state, and the ones without."""
+        masks, closed = Masks(), list[int]()
         for v, own in zip(self.states.variables, self.states.columns, strict=True):
             inside = mask[own]
             if v not in self.problem.sizes:
@@ -164,11 +167,11 @@ class StreamedPosterior(NetworkPosterior):
 
     def _drawn(self, n: int, rng: np.random.Generator, masks: Masks) -> Points:
         found = StreamedSum(self._everything, self._plan, self.control, masks, self.workers).draw(n, rng)
-        column = {v: i for i, v in enumerate(self._plan.order)}
+        place = {v: i for i, v in enumerate(self.states.variables)}
         inner = np.zeros((n, len(self.domain)), np.int64)
-        for i, v in enumerate(self.states.variables):
-            if v in column:
-                inner[:, i] = found[:, column[v]]
+        for k, v in enumerate(self._plan.order):
+            if v in place:
+                inner[:, place[v]] = found[:, k]
         return self.states.to_domain(inner)
 
 
@@ -195,10 +198,8 @@ class _Part(NamedTuple):
 class StreamedSum:
     """The sum of a problem over all variables, also with each variable fixed at each state, and draws.
 
-    `problem`: of floats. All variables are summed, queried or not.
-    `plan`: the order.
-    `control`: its memory limit decides how much is computed twice; TimeUp is raised when a pass would end too
-    late.
+    `problem`: of floats. All variables are summed, queried or not, in the order of `plan`.
+    `control`: its memory limit decides how much is computed twice; TimeUp is raised when a pass would end late.
     `masks`: the allowed states of restricted variables.
     `workers`: threads, None for every core; the answer does not depend on it.
 
@@ -208,13 +209,9 @@ class StreamedSum:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        plan: EliminationPlan,
-        control: Control | None = None,
-        masks: Mapping[int, Flags] | None = None,
-        workers: int | None = None,
-    ) -> None:
+        self, problem: Problem, plan: EliminationPlan, control: Control | None = None,
+        masks: Mapping[int, Flags] | None = None, workers: int | None = None,
+    ) -> None:  # fmt: skip
         control = control or Control()
         self._problem, self._plan, self._masks, self._control = problem, plan, masks or {}, control
         self._buckets, self._borders = Buckets(problem, plan), stretches(problem, plan, control)
@@ -225,8 +222,7 @@ class StreamedSum:
     def log_each(self) -> tuple[float, dict[int, Floats]]:
         """Return natural logs of the sum, and of the sum with each variable fixed at each of its states.
 
-        A fixed variable's own mask is ignored. Cost: two passes up, and one down, which multiplies some three
-        times as much.
+        A fixed variable's own mask is ignored. Cost: two passes up, and one down of some three times the work.
         """
         return self._in_range(self._log_each)
 
@@ -256,7 +252,8 @@ class StreamedSum:
             else:
                 others = [s for j, s in self._roots.items() if j != i]
                 parts = [*parts, _Part((), self._number(1.0), float(self._problem.constant) + sum(others))]
-            found[self._plan.order[i]] = self._held(parts, scope)
+            part = self._summed(parts, scope, scope[:1])
+            found[self._plan.order[i]] = (part.values if self._in_logs else _log(part.values)) + part.scale
             masked = [*parts, *self._mask(i)]
             for k, piece in enumerate(self._buckets.inputs(i)):
                 if piece >= self._buckets.n_tables:
@@ -265,32 +262,21 @@ class StreamedSum:
                     down[child] = self._summed(rest, scope, self._plan.separators[child])
         return math.fsum([float(self._problem.constant), *self._roots.values()]), found
 
-    def _held(self, parts: Sequence[_Part], scope: tuple[int, ...]) -> Floats:
-        """Return the logs of a bucket's product summed over all but its variable."""
-        part = self._summed(parts, scope, scope[:1])
-        logs = part.values if self._in_logs else _log(part.values)
-        return logs + part.scale
-
     def _draw(self, n: int, uniforms: Floats) -> Ints:
         place = {v: i for i, v in enumerate(self._plan.order)}
         states = np.zeros((n, len(place)), np.int64)
         for i, parts in self._back():
             v = self._plan.order[i]
             weights = np.full((n, self._problem.sizes[v]), 0.0 if self._in_logs else 1.0)
+            own = np.arange(self._problem.sizes[v])
             for part in [*parts, *self._mask(i)]:
-                index = tuple(
-                    np.arange(self._problem.sizes[v]) if u == v else states[:, place[u], None] for u in part.scope
-                )
-                entries = part.values[index]
+                entries = part.values[tuple(own if u == v else states[:, place[u], None] for u in part.scope)]
                 weights = weights + entries if self._in_logs else weights * entries
             if self._in_logs:
                 weights = np.exp(weights - weights.max(axis=1, keepdims=True))
             cumulated = np.cumsum(weights, axis=1)
-            above = cumulated > uniforms[i][:, None] * cumulated[:, -1:]
-            states[:, i] = np.argmax(above, axis=1)
+            states[:, i] = np.argmax(cumulated > uniforms[i][:, None] * cumulated[:, -1:], axis=1)
         return states
-
-    # --- up ----------------------------------------------------------------------------------------------
 
     def _back(self) -> Iterator[tuple[int, list[_Part]]]:
         """Yield the buckets in reverse order, with the functions that each multiplies."""
@@ -329,10 +315,8 @@ class StreamedSum:
                     messages.pop(piece - self._buckets.n_tables, None)
 
     def _inputs(self, i: int, messages: Mapping[int, _Part]) -> list[_Part]:
-        n, found = self._buckets.n_tables, list[_Part]()
-        for piece in self._buckets.inputs(i):
-            found.append(messages[piece - n] if piece >= n else self._table(piece))
-        return found
+        n = self._buckets.n_tables
+        return [messages[k - n] if k >= n else self._table(k) for k in self._buckets.inputs(i)]
 
     def _table(self, piece: int) -> _Part:
         scope, values = self._problem.tables[piece]
@@ -348,8 +332,6 @@ class StreamedSum:
 
     def _n_entries(self, scope: Sequence[int]) -> float:
         return math.prod(float(self._problem.sizes[v]) for v in scope)
-
-    # --- arithmetic --------------------------------------------------------------------------------------
 
     def _number(self, values: Floats | float) -> Floats:
         return _log(np.asarray(values)) if self._in_logs else np.asarray(values)

@@ -15,9 +15,8 @@ from certimap.core.rounding import SAFE_LOG2
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import PointEvaluator, Total, climbed, ordered_parts
-from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, cheap_plan, plan
+from certimap.networks.elimination_plan import Buckets, EliminationPlan, Pieces, Run, cheap_plan, eliminated, plan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
-from certimap.networks.large_buckets import eliminated
 from certimap.networks.problem import ROUNDING, Problem, by_degree, problem_of, restrict
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first
@@ -35,12 +34,9 @@ ENTRIES_PER_SUM = 5_000  # fixed cost of a sum over one variable, in entries
 
 
 def log_evidence(
-    problem: Problem,
-    *,
-    known: EliminationPlan | None = None,
-    most_entries: float = math.inf,
+    problem: Problem, *, known: EliminationPlan | None = None, most_entries: float = math.inf,
     control: Control | None = None,
-) -> Total | None:
+) -> Total | None:  # fmt: skip
     """Return the log (nats) of the sum of a problem over all its variables: ln p(e), by one elimination.
 
     `known` is an order of all its variables; None looks for a good one. None if the sum visits more than
@@ -57,8 +53,8 @@ def log_evidence(
 def log_evidence_of(network: Network, query: Query, control: Control | None = None) -> float:
     """Return ln p(e) of a network (for a Markov network, the log of its sum) under a query's evidence.
 
-    Raises ImpossibleEvidence when it is -inf. Raises TooLarge when what the sum holds at once does not fit into
-    memory. Raises TimeUp when `control` asks to stop.
+    Raises ImpossibleEvidence when it is -inf, TooLarge when what the sum holds at once does not fit into memory,
+    and TimeUp when `control` asks to stop.
     """
     control = control or Control()
     problem = problem_of(network, query, control=control).problem
@@ -72,10 +68,8 @@ def sum_all(
 ) -> Total:
     """Sum a problem over all its variables, including query variables.
 
-    Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
-    formed: the sum is then worked out in logs.
-
-    Raises ImpossibleEvidence when the total is 0. Raises TimeUp when `control` asks to stop.
+    Where a product might leave the range of doubles, in logs. Cost: `order.n_entries` multiplications per table.
+    Raises ImpossibleEvidence when the total is 0, and TimeUp when `control` asks to stop.
     """
     pace = WorkClock(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
     joined = problem.joined
@@ -113,11 +107,9 @@ def sum_in_logs(problem: Problem, control: Control | None = None) -> Total:
 class _Pass:
     """Sums over one variable after another, messages scaled by powers of two.
 
-    `problem`, `plan`: what is summed, and in which order.
-    `tables`: all tables one after another, each scaled so that its largest entry is about 1.
-    `log2_least`: at most log base 2 of the least positive entry of each.
-    `log_roots`: natural logs of the sums that no other follows, powers of two apart.
-    `totals`: the sum of all powers, and how many roundings an entry may have gone through.
+    `tables`: all tables one after another, each scaled so that its largest entry is about 1; `log2_least`: at most
+    log base 2 of the least positive entry of each. `log_roots`: natural logs of the sums that no other follows,
+    powers of two apart. `totals`: the sum of all powers, and how many roundings an entry may have gone through.
     `inputs_per_sum`: tables and messages that a sum multiplies, in the mean, and two.
     """
 
@@ -182,12 +174,9 @@ class EvidenceBounds(NamedTuple):
 
 
 def log_partition(
-    problem: Problem,
-    *,
-    i_bound: int = DEFAULT_I_BOUND,
-    iterations: int = DEFAULT_ITERATIONS,
+    problem: Problem, *, i_bound: int = DEFAULT_I_BOUND, iterations: int = DEFAULT_ITERATIONS,
     control: Control | None = None,
-) -> EvidenceBounds:
+) -> EvidenceBounds:  # fmt: skip
     """Bound the log of the sum of a product of tables over all its variables, queried or not.
 
     Above: buckets of more than `i_bound` + 1 variables are split, copies get weights that add up to 1 (Hoelder's
@@ -196,9 +185,8 @@ def log_partition(
     term of a sum of nonnegative numbers is at most the sum.
 
     Cost: about three passes over the split tables per iteration, and one conditional elimination of at most
-    2^24 entries. The time of `control` ends it early, with bounds that hold as well.
-
-    Raises TooLarge when the split tables do not fit into memory.
+    2^24 entries. The time of `control` ends it early, with bounds that hold as well. Raises TooLarge when split
+    tables do not fit into memory.
     """
     control = control or Control()
     everything = replace(problem, query=frozenset())

@@ -32,7 +32,7 @@ from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, SolverError, TooLarge
 from certimap.io.native import encoded_label, exported, fingerprint
-from certimap.networks.width import looks_too_wide
+from certimap.networks.elimination import looks_too_wide
 from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver
 

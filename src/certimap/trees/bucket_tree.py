@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
+from certimap.kernels.parallel import for_blocks
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels.passes import (
     DownRoom,
@@ -35,7 +35,7 @@ from certimap.trees.kernels.passes import (
     upward_points,
 )
 from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
-from certimap.trees.regions import Bucket, buckets_of_latent_tree, condition, contract_chains, make_tree
+from certimap.trees.regions import Bucket, buckets_of_latent_tree, conditionals, contract_chains, make_tree
 from certimap.trees.wide import Wide, as_wide
 
 
@@ -73,29 +73,21 @@ def point_arrays(tree: RegionTree) -> PointArrays:
 def room_for_points(tree: RegionTree, how: PointArrays, n_rows: int) -> PointRoom:
     """Allocate the buffers of a block of points."""
     return PointRoom(
-        np.empty((int(how.message_ptr[-1]), n_rows)),
-        np.empty((tree.n_regions, n_rows)),
-        np.empty((how.n_joint, n_rows)),
-        np.empty(n_rows, np.int64),
-        np.empty(n_rows, np.uint8),
-    )
+        np.empty((int(how.message_ptr[-1]), n_rows)), np.empty((tree.n_regions, n_rows)),
+        np.empty((how.n_joint, n_rows)), np.empty(n_rows, np.int64), np.empty(n_rows, np.uint8),
+    )  # fmt: skip
 
 
 def room_for(tree: RegionTree, n_rows: int) -> PassRoom:
     """Allocate the buffers of a block of rows."""
-    n = tree.n_regions
-    a = tree.arrays
+    n, a = tree.n_regions, tree.arrays
     n_joint, n_message, n_largest = tree.of_shape(
         "buffers", lambda: (int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr))))
     )
-    return PassRoom(
-        np.empty((n_joint, n_rows)),
-        np.empty((n, n_rows)),
-        np.empty((n_message, n_rows)),
-        np.empty((n, n_rows)),
-        np.empty((n_largest, n_rows)),
-        np.full(n_rows, tree.is_delicate, np.uint8),
-    )
+    sizes = n_joint, n, n_message, n, n_largest
+    joint, joint_exponent, message, message_exponent, outer = (np.empty((size, n_rows)) for size in sizes)
+    flags = np.full(n_rows, tree.is_delicate, np.uint8)
+    return PassRoom(joint, joint_exponent, message, message_exponent, outer, flags)
 
 
 def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: PassRoom) -> Floats:
@@ -131,6 +123,7 @@ def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
     return each
 
 
+Room = TypeVar("Room")
 MAX_TABLE = 4_000_000
 BLOCK_NUMBERS = 2**17  # numbers per block of rows: 1 MiB
 _LOG_ERROR = 32 * ULP  # relative error of a log: some sums of entries that are logs themselves
@@ -156,18 +149,10 @@ class BucketTreePosterior:
 
     @classmethod
     def from_tree(
-        cls,
-        parent: Ints,
-        transitions: Sequence[Floats | Wide],
-        priors: Mapping[int, Floats | Wide],
-        latent_of: Ints,
-        emissions: Sequence[Floats | Wide],
-        query: Query,
-        *,
-        root: int | None = None,
-        workers: int | None = None,
-        pace: WorkClock | None = None,
-    ) -> BucketTreePosterior:
+        cls, parent: Ints, transitions: Sequence[Floats | Wide], priors: Mapping[int, Floats | Wide],
+        latent_of: Ints, emissions: Sequence[Floats | Wide], query: Query, *, root: int | None = None,
+        workers: int | None = None, pace: WorkClock | None = None,
+    ) -> BucketTreePosterior:  # fmt: skip
         """Condition a tree (or forest) of latent variables with one emission per observable variable.
 
         Hidden Chow-Liu trees and hidden Markov models are such trees. `parent` (n_latents,) is -1 for roots;
@@ -182,39 +167,28 @@ class BucketTreePosterior:
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
         buckets = buckets_of_latent_tree(
-            np.asarray(parent, np.int64),
-            list(map(as_wide, transitions)),
-            {latent: as_wide(prior) for latent, prior in priors.items()},
-            np.asarray(latent_of, np.int64),
-            list(map(as_wide, emissions)),
-            query,
-            root,
-            pace,
-        )
+            np.asarray(parent, np.int64), list(map(as_wide, transitions)),
+            {latent: as_wide(prior) for latent, prior in priors.items()}, np.asarray(latent_of, np.int64),
+            list(map(as_wide, emissions)), query, root, pace,
+        )  # fmt: skip
         return cls.from_buckets(buckets, 0.0, query, workers=workers, pace=pace)
 
     @classmethod
     def from_buckets(
-        cls,
-        buckets: Sequence[Bucket],
-        constant: float,
-        query: Query,
-        *,
-        workers: int | None = None,
+        cls, buckets: Sequence[Bucket], constant: float, query: Query, *, workers: int | None = None,
         pace: WorkClock | None = None,
-    ) -> BucketTreePosterior:
+    ) -> BucketTreePosterior:  # fmt: skip
         """Condition the buckets of an elimination order, children first; `constant` is ln of a constant factor.
 
         Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`, which is
         charged each table's entries before it is built.
         """
         positions: dict[int, int] = {v: i for i, v in enumerate(query.variables.tolist())}
-        conditioned, log_evidence, log_error = condition(buckets, positions, pace)
-        log_evidence += constant
+        conditioned, totals, log_error = conditionals(buckets, positions, pace)
+        log_evidence = sum(float(total.logs()) for total in totals) + constant
         if log_evidence == -math.inf or math.isnan(log_evidence):
             raise ImpossibleEvidence("the evidence has probability zero under the model")
-        contracted = contract_chains(conditioned, positions, pace)
-        domain = query.query_domain
+        contracted, domain = contract_chains(conditioned, positions, pace), query.query_domain
         tree = make_tree(contracted, positions, domain.offsets, log_evidence, log_error, pace)
         return cls(domain, tree, workers or 1)
 
@@ -238,11 +212,7 @@ class BucketTreePosterior:
 
     @property
     def log_slack(self) -> float:
-        """A bound on the rounding error of ln p, in nats, from the tables and one pass over them.
-
-        Every value is a sum of positive products, so its relative error is at most the number of operations
-        times the unit roundoff.
-        """
+        """A bound on the rounding error of ln p, in nats: that of the tables, and a roundoff per operation."""
         a = self.region_tree.arrays
         operations = int(np.sum(a.own_states) + len(a.children) + 4 * len(a.own_states))
         return operations * ULP + self.region_tree.log_error
@@ -256,24 +226,18 @@ class BucketTreePosterior:
         how = tree.of_shape("points", lambda: point_arrays(tree))
         rows = self._block_rows(batch, int(how.message_ptr[-1]) + how.n_joint)
         out = np.empty(batch)
-        free: list[PointRoom] = []  # buffers of finished blocks
 
-        def block(start: int) -> None:
-            part = points[start : start + rows]
+        def block(start: int, stop: int, work: PointRoom) -> None:
+            part = points[start:stop]
             states = np.zeros((len(n_states), rows), np.int16)
             states[:, : len(part)] = part.T
             if np.any(states.view(np.uint16).max(axis=1) >= n_states):  # negative numbers are large
                 raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
-            try:
-                work = free.pop()
-            except IndexError:  # each thread takes some
-                work = room_for_points(tree, how, rows)
             work.flags.fill(tree.is_delicate)
             upward_points(tree.arrays, how, states, work)
-            out[start : start + rows] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
-            free.append(work)
+            out[start:stop] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
 
-        self._map(block, range(0, batch, rows))
+        _blocks_with_room(block, batch, rows, self.workers, lambda: room_for_points(tree, how, rows))
         return out
 
     def _mask(self, points: Points, row: int) -> Flags:
@@ -362,22 +326,13 @@ class BucketTreePosterior:
         return point[None, :]
 
     def _draw(self, cumulative: Floats, key: np.uint64, rows: Ints, points: Points) -> None:
-        tree = self.region_tree
-        links = _links(tree)
+        tree, links = self.region_tree, _links(self.region_tree)
 
-        def block(part: Ints) -> None:
+        def block(start: int, stop: int) -> None:
             position = np.zeros(tree.n_regions, np.int64)
-            draw(tree.arrays, links, cumulative, key, part, position, points)
+            draw(tree.arrays, links, cumulative, key, rows[start:stop], position, points)
 
-        self._map(block, [rows[i : i + 4096] for i in range(0, len(rows), 4096)])
-
-    def _map(self, function: Callable[[Any], None], parts: Sequence[Any]) -> None:
-        if self.workers == 1 or len(parts) == 1:
-            for part in parts:
-                function(part)
-            return
-        with ThreadPoolExecutor(self.workers) as pool:
-            list(pool.map(function, parts))
+        for_blocks(block, len(rows), 4096, self.workers)
 
     def _block_rows(self, batch: int, size: int) -> int:
         """Return the number of rows per block: as many as keep `size` numbers each in the cache, at least 32."""
@@ -396,23 +351,20 @@ class BucketTreePosterior:
 
     def _blocks(self, mask: Flags, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool) -> None:
         """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
-        batch, tree = len(mask), self.region_tree
-        rows = self._block_rows(batch, int(tree.arrays.message_ptr[-1] + tree.arrays.joint_ptr[-1]))
-        free: list[tuple[Floats, PassRoom]] = []  # buffers of finished blocks
+        tree = self.region_tree
+        rows = self._block_rows(len(mask), int(tree.arrays.message_ptr[-1] + tree.arrays.joint_ptr[-1]))
 
-        def block(start: int) -> None:
-            try:
-                part, work = free.pop()
-            except IndexError:  # each thread takes some
-                part, work = np.empty((self.domain.total_states, rows)), room_for(tree, rows)
+        def block(start: int, stop: int, room: tuple[Floats, PassRoom]) -> None:
+            (part, work), count = room, stop - start
             work.flags.fill(tree.is_delicate)
-            count = min(rows, batch - start)
-            part[:, :count], part[:, count:] = mask[start : start + count].T, 0.0
+            part[:, :count], part[:, count:] = mask[start:stop].T, 0.0
             upward(tree.arrays, part, is_bound, work)
             use(start, count, part, work)
-            free.append((part, work))
 
-        self._map(block, range(0, batch, rows))
+        def room() -> tuple[Floats, PassRoom]:
+            return np.empty((self.domain.total_states, rows)), room_for(tree, rows)
+
+        _blocks_with_room(block, len(mask), rows, self.workers, room)
 
     def _roots(
         self, work: PassRoom | PointRoom, count: int, mask: Callable[[int], Flags], *, is_bound: bool
@@ -427,8 +379,7 @@ class BucketTreePosterior:
 
     def bound_messages(self, mask: Flags) -> tuple[Floats, Ints]:
         """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
-        _, work = wide_up(self.region_tree, mask, is_bound=True)
-        return work.message
+        return wide_up(self.region_tree, mask, is_bound=True)[1].message
 
     def _sweep(self, mask: Flags, *, is_bound: bool) -> tuple[Floats, Floats]:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
@@ -456,6 +407,23 @@ class TreeProber(SteadyProber):
 
     def starts(self) -> Points:
         return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
+
+
+def _blocks_with_room(
+    task: Callable[[int, int, Room], None], n_rows: int, block: int, workers: int, make_room: Callable[[], Room]
+) -> None:
+    """Like `for_blocks`, with buffers that a finished block leaves to the next one."""
+    free: list[Room] = []
+
+    def with_room(start: int, stop: int) -> None:
+        try:
+            room = free.pop()
+        except IndexError:  # each thread takes some
+            room = make_room()
+        task(start, stop, room)
+        free.append(room)
+
+    for_blocks(with_room, n_rows, block, workers)
 
 
 def _links(tree: RegionTree) -> Links:

@@ -1,9 +1,8 @@
 """Region trees: buckets of factors or of latent trees, conditioned, as flat arrays.
 
-A *bucket* eliminates one variable: its table is over its separator (the variables shared with the rest of
-the tree) and its own variable. After conditioning, every bucket holds P(own variable | separator, evidence).
-A message upward is then the probability of a box below given the separator's state, and buckets without a
-query variable below are dropped.
+A *bucket* eliminates one variable: its table is over its separator (the variables shared with the rest of the
+tree) and its own variable. After conditioning it holds P(own variable | separator, evidence): a message upward is
+the probability of a box below given the separator's state, and buckets without a query variable below are dropped.
 """
 
 from __future__ import annotations
@@ -42,14 +41,6 @@ class Bucket:
         return (*self.separator, self.own)
 
 
-def condition(
-    buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
-) -> tuple[list[Bucket], float, float]:
-    """Like `conditionals`, but return the log partition function as one number."""
-    kept, totals, log_error = conditionals(buckets, queried, pace)
-    return kept, sum(float(total.logs()) for total in totals), log_error
-
-
 def conditionals(
     buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> tuple[list[Bucket], list[Wide], float]:
@@ -66,22 +57,16 @@ def conditionals(
     """
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
-    messages: list[Wide | None] = []
+    messages: dict[int, Wide] = {}
     log_error = 0.0
     totals: list[Wide] = []
     tables: list[Wide] = []
     useful = [b.own in keep_variables for b in buckets]
     for i, bucket in enumerate(buckets):
-        parts = [bucket.table]
         pace.ahead(ENTRIES_PER_TABLE + bucket.table.size * (2 + len(children[i])))
-        for c in children[i]:
-            message = messages[c]
-            assert message is not None
-            parts.append(message.spread(buckets[c].separator, bucket.scope))
-            messages[c] = None
-        table = bucket.table if len(parts) == 1 else Wide.product(parts, bucket.table.shape)
-        shares, total = table.shares()
-        messages.append(total)
+        parts = [messages.pop(c).spread(buckets[c].separator, bucket.scope) for c in children[i]]
+        shares, total = Wide.product([bucket.table, *parts], bucket.table.shape).shares()
+        messages[i] = total
         tables.append(shares)
         if bucket.parent >= 0:
             children[bucket.parent].append(i)
@@ -115,12 +100,9 @@ def contract_chains(
         below = (alive[g] for g in children[c])
         if any(region is not None and upper.own in region.separator for region in below):
             continue
-        separator = (
-            *upper.separator,
-            *(v for v in lower.separator if v != upper.own and v not in upper.separator),
-        )
+        separator = (*upper.separator, *(v for v in lower.separator if v not in upper.scope))
         shape = {v: s for b in (upper, lower) for v, s in zip(b.scope, b.table.shape, strict=True)}
-        size = lower.table.shape[-1] * int(np.prod([shape[v] for v in separator], dtype=np.int64))
+        size = lower.table.shape[-1] * math.prod(shape[v] for v in separator)
         if size > upper.table.size + lower.table.size:
             continue
         pace.ahead(ENTRIES_PER_TABLE + size * upper.table.shape[-1])
@@ -134,13 +116,9 @@ def contract_chains(
             assert grandchild is not None
             grandchild.parent = i
         alive[c] = None
-    kept = [i for i, b in enumerate(alive) if b is not None]
+    kept = {i: b for i, b in enumerate(alive) if b is not None}
     place = {i: p for p, i in enumerate(kept)}
-    return [
-        Bucket(b.own, b.separator, b.table, place.get(b.parent, -1))
-        for b in (alive[i] for i in kept)
-        if b is not None
-    ]
+    return [Bucket(b.own, b.separator, b.table, place.get(b.parent, -1)) for b in kept.values()]
 
 
 def _summed_out(upper: Bucket, lower: Bucket, separator: tuple[int, ...]) -> Floats:
@@ -148,32 +126,26 @@ def _summed_out(upper: Bucket, lower: Bucket, separator: tuple[int, ...]) -> Flo
     left, right = upper.table.values(), lower.table.values()
     if lower.separator == (upper.own,):
         return left @ right  # the usual link of a chain
-    label = {v: n for n, v in enumerate((*separator, upper.own, lower.own))}
-    subscripts = [
-        "".join(ascii_letters[label[v]] for v in scope)
-        for scope in (upper.scope, lower.scope, (*separator, lower.own))
-    ]
-    return np.asarray(np.einsum("{},{}->{}".format(*subscripts), left, right, optimize=True), np.float64)
+    label = dict(zip((*separator, upper.own, lower.own), ascii_letters, strict=False))
+    scopes = (upper.scope, lower.scope, (*separator, lower.own))
+    upper_axes, lower_axes, axes = ("".join(label[v] for v in scope) for scope in scopes)
+    return np.asarray(np.einsum(f"{upper_axes},{lower_axes}->{axes}", left, right, optimize=True), np.float64)
 
 
 def make_tree(
-    buckets: Sequence[Bucket],
-    positions: Mapping[int, int],
-    offsets: Ints,
-    log_evidence: float,
-    log_error: float = 0.0,
-    pace: WorkClock | None = None,
-) -> RegionTree:
+    buckets: Sequence[Bucket], positions: Mapping[int, int], offsets: Ints, log_evidence: float,
+    log_error: float = 0.0, pace: WorkClock | None = None,
+) -> RegionTree:  # fmt: skip
     """Lay conditioned buckets out as arrays; `pace` is charged each table's entries before it is built.
 
     `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
     mask columns. Several roots are joined under a region with one state.
     """
     pace, buckets = pace or WorkClock.unhurried(), list(buckets)
-    roots = [i for i, b in enumerate(buckets) if b.parent < 0]
+    roots = [b for b in buckets if b.parent < 0]
     if len(roots) != 1:
-        for i in roots:
-            buckets[i].parent = len(buckets)
+        for root in roots:
+            root.parent = len(buckets)
         buckets.append(Bucket(-1, (), Wide.of_values(np.ones(1))))
     children: list[list[int]] = [[] for _ in buckets]
     for i, bucket in enumerate(buckets):
@@ -188,17 +160,16 @@ def make_tree(
         pace.ahead(ENTRIES_PER_TABLE + WORK_OF_MAPS * buckets[i].table.size)
         maps.append(layout.child_maps(i, c))
     slot = np.full(len(buckets), -1, np.int64)
-    for s, (_, c) in enumerate(slots):
-        slot[c] = s
+    slot[[c for _, c in slots]] = np.arange(len(slots))
     dims = np.array([layout.dims(i) for i in range(len(buckets))], np.int64).reshape(-1, 4)
     own = np.array([b.table.shape[-1] for b in buckets], np.int64)
-    joint = dims[:, 0] * dims[:, 1] * own
+    shared_query, shared_hidden, rest_query, rest_hidden = map(np.ascontiguousarray, dims.T)
     arrays = RegionArrays(
         own_states=own,
-        shared_query=np.ascontiguousarray(dims[:, 0]),
-        shared_hidden=np.ascontiguousarray(dims[:, 1]),
-        rest_query=np.ascontiguousarray(dims[:, 2]),
-        rest_hidden=np.ascontiguousarray(dims[:, 3]),
+        shared_query=shared_query,
+        shared_hidden=shared_hidden,
+        rest_query=rest_query,
+        rest_hidden=rest_hidden,
         column=np.array(columns, np.int64),
         table_ptr=pointers(b.table.size for b in buckets),
         tables=tables,
@@ -211,7 +182,7 @@ def make_tree(
         scatter=_joined(m[1] for m in maps),
         scatter_break=_joined(m[2] for m in maps),
         message_ptr=pointers(np.prod(dims, axis=1)),
-        joint_ptr=pointers(joint),
+        joint_ptr=pointers(shared_query * shared_hidden * own),
     )
     variable = np.array([positions.get(b.own, -1) for b in buckets], np.int64)
     parent = np.array([b.parent for b in buckets], np.int64)
@@ -220,11 +191,9 @@ def make_tree(
 
 def _laid_out(tables: Sequence[Wide], pace: WorkClock) -> tuple[Floats, Floats, Ints]:
     """Join tables as doubles, and as mantissas and exponents unless doubles hold all entries."""
-    parts: list[Floats] = []
     for table in tables:
         pace.ahead(ENTRIES_PER_TABLE + table.size)
-        parts.append(table.values().ravel())
-    linear = np.concatenate(parts)
+    linear = np.concatenate([table.values().ravel() for table in tables])
     if min(t.smallest_exponent for t in tables) >= SAFE_EXPONENT:
         return linear, linear, np.empty(0, np.int64)
     mantissas = np.concatenate([t.mantissa.ravel() for t in tables])
@@ -258,17 +227,14 @@ class _Layout:
     def _count(self, variables: Iterable[int]) -> int:
         return math.prod(self.sizes[v] for v in variables)
 
-    def dims(self, i: int) -> tuple[int, int, int, int]:
-        """Return the state counts of (shared_query, shared_hidden, rest_query, rest_hidden)."""
-        (a, b), (c, d) = self.shared[i], self.rest[i]
-        return self._count(a), self._count(b), self._count(c), self._count(d)
+    def dims(self, i: int) -> list[int]:
+        """Return the state counts of [shared_query, shared_hidden, rest_query, rest_hidden]."""
+        return [self._count(part) for part in (*self.shared[i], *self.rest[i])]
 
     def separator(self, i: int) -> list[int]:
-        """Return a region's separator in layout order."""
-        return [*self.shared[i][0], *self.shared[i][1], *self.rest[i][0], *self.rest[i][1]]
+        return [v for part in (*self.shared[i], *self.rest[i]) for v in part]
 
     def table(self, i: int) -> Wide:
-        """Return a region's table in layout order."""
         bucket = self.buckets[i]
         order = [bucket.scope.index(v) for v in (*self.separator(i), bucket.own)]
         return bucket.table.view(lambda values: np.transpose(values, order))
@@ -284,10 +250,9 @@ class _Layout:
         gather = self._ravel(separator, states, size)
         excess = self._ravel([v for v in axes if v in self.positions and v not in separator], states, size)
         scatter = np.lexsort((np.arange(size), excess, gather))
-        breaks = np.zeros(size, np.int64)
+        breaks = np.full(size, 2, np.int64)
         same = gather[scatter][1:] == gather[scatter][:-1]
         breaks[1:] = np.where(same, excess[scatter][1:] != excess[scatter][:-1], 2)
-        breaks[0] = 2
         return gather, scatter.astype(np.int64), breaks
 
     def _ravel(self, variables: Sequence[int], states: Mapping[int, Ints], size: int) -> Ints:
@@ -301,12 +266,9 @@ Factor = tuple[Sequence[int], Wide]
 
 
 def buckets_of_factors(
-    factors: Sequence[Factor],
-    sizes: dict[int, int],
-    order: Sequence[int],
-    max_table: int,
+    factors: Sequence[Factor], sizes: dict[int, int], order: Sequence[int], max_table: int,
     pace: WorkClock | None = None,
-) -> tuple[list[Bucket], float]:
+) -> tuple[list[Bucket], float]:  # fmt: skip
     """Build the bucket tree of an elimination order: the buckets, children first, and ln of the constant factors.
 
     `pace` is charged each table's entries before it is built. Raises ModelError, before any is built, if a table
@@ -340,13 +302,11 @@ def buckets_of_factors(
             f"expected at most max_table={max_table}"
         )
     buckets: list[Bucket] = []
-    for i, v in enumerate(order):
-        target = (*separators[i], v)
-        parts = [values.spread(scope, target) for scope, values in own[i]]
-        shape = tuple(sizes[u] for u in target)
-        pace.ahead(ENTRIES_PER_TABLE + math.prod(shape) * max(len(parts), 1))
-        table = Wide.product(parts, shape)
-        buckets.append(Bucket(v, separators[i], table, parents[i]))
+    for v, separator, parent, held in zip(order, separators, parents, own, strict=True):
+        shape = tuple(sizes[u] for u in (*separator, v))
+        pace.ahead(ENTRIES_PER_TABLE + math.prod(shape) * max(len(held), 1))
+        parts = [values.spread(scope, (*separator, v)) for scope, values in held]
+        buckets.append(Bucket(v, separator, Wide.product(parts, shape), parent))
     return buckets, math.fsum(constants)
 
 
@@ -379,11 +339,7 @@ def rooted(parent: Ints, root: int) -> tuple[list[int], Ints]:
 
 
 def centroid(parent: Ints, weight: Floats) -> int:
-    """Return the node whose largest neighbouring subtree has the smallest weight.
-
-    Sets of vectors grow with the number of query variables below a region, so at the root no side should
-    have more than half of them.
-    """
+    """Return the node whose largest neighbouring subtree has the smallest weight; sets of vectors grow with it."""
     first = int(np.flatnonzero(parent < 0)[0])
     order, up = rooted(parent, first)
     total = weight.copy()
@@ -391,20 +347,13 @@ def centroid(parent: Ints, weight: Floats) -> int:
         if up[i] >= 0:
             total[up[i]] += total[i]
     component = int(np.argmax(np.where(up < 0, total, -1.0)))
-    heaviest = np.zeros(len(parent))
+    heaviest, members = np.zeros(len(parent)), dict.fromkeys([component])
     for i in order:
         if up[i] >= 0:
             heaviest[up[i]] = max(heaviest[up[i]], total[i])
-    best, best_cost = component, math.inf
-    members = {component}
-    for i in order:
-        if up[i] >= 0 and int(up[i]) in members:
-            members.add(i)
-        if i in members:
-            cost = max(heaviest[i], total[component] - total[i])
-            if cost < best_cost:
-                best, best_cost = i, cost
-    return best
+            if int(up[i]) in members:
+                members[i] = None
+    return min(members, key=lambda i: max(heaviest[i], total[component] - total[i]))
 
 
 def _only_states(query: Query) -> list[int]:
@@ -419,15 +368,9 @@ def _only_states(query: Query) -> list[int]:
 
 
 def buckets_of_latent_tree(
-    parent: Ints,
-    transitions: Sequence[Wide],
-    priors: dict[int, Wide],
-    latent_of: Ints,
-    emissions: Sequence[Wide],
-    query: Query,
-    root: int | None = None,
-    pace: WorkClock | None = None,
-) -> list[Bucket]:
+    parent: Ints, transitions: Sequence[Wide], priors: dict[int, Wide], latent_of: Ints, emissions: Sequence[Wide],
+    query: Query, root: int | None = None, pace: WorkClock | None = None,
+) -> list[Bucket]:  # fmt: skip
     """Build the buckets of a tree of latent variables, one bucket per latent and per query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
@@ -436,13 +379,12 @@ def buckets_of_latent_tree(
     pace = pace or WorkClock.unhurried()
     domain = query.domain
     n = len(domain)
-    queried = {int(v) for v in query.variables}
+    queried: list[int] = query.variables.tolist()
     weights = Wide.of_logs(query.log_weights)
     is_weighed = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1])
     only_state = _only_states(query)
 
     def weighed(v: int) -> Wide:
-        """Return a variable's emissions times the evidence's weights of its states."""
         if not is_weighed[v]:
             return emissions[v]
         evidence = weights.view(lambda values: values[domain.offsets[v] : domain.offsets[v + 1]])
@@ -451,15 +393,12 @@ def buckets_of_latent_tree(
     parts: list[list[Wide]] = [[] for _ in parent]
     for i, prior in priors.items():
         parts[i].append(prior)
-    for v in range(n):
-        if v in queried:
-            continue
+    for v in sorted(set(range(n)).difference(queried)):
         state = only_state[v]
-        seen = (
-            weighed(v).shares()[1]
-            if state < 0
-            else emissions[v].view(lambda values, state=state: values[:, state])
-        )
+        if state < 0:
+            seen = weighed(v).shares()[1]
+        else:
+            seen = emissions[v].view(lambda values, state=state: values[:, state])
         parts[int(latent_of[v])].append(seen)
     unary = [
         Wide.product(part, (priors[i].shape[0] if parent[i] < 0 else transitions[i].shape[1],))
@@ -470,12 +409,11 @@ def buckets_of_latent_tree(
         root = centroid(parent, count)
     order, new_parent = rooted(parent, root)
     buckets: list[Bucket] = []
-    place = {latent: n + len(order) - 1 - i for i, latent in enumerate(order)}
-    shift = len(query.variables) - n
-    for v in (int(v) for v in query.variables):
+    place = {latent: len(query.variables) + i for i, latent in enumerate(reversed(order))}
+    for v in queried:
         latent = int(latent_of[v])
         pace.ahead(ENTRIES_PER_TABLE + emissions[v].size)
-        buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent] + shift))
+        buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent]))
     for latent in reversed(order):
         up = int(new_parent[latent])
         if up < 0:
@@ -483,7 +421,5 @@ def buckets_of_latent_tree(
             continue
         pace.ahead(ENTRIES_PER_TABLE + 2 * (unary[up].size * unary[latent].size))
         edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
-        buckets.append(
-            Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up] + shift)
-        )
+        buckets.append(Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up]))
     return buckets

@@ -121,14 +121,9 @@ def _room(trees: Sequence[RegionTree], limit: int) -> kernels.VectorRoom:
     limit = max(FEWEST_ROWS, min(limit, LARGEST_ROOM // (n * (width + degree))))
     pool = POOL * limit
     return kernels.VectorRoom(
-        tops=np.empty((n, width)),
-        outs=np.empty((n, width)),
-        rows=np.empty((n, limit, width)),
-        links=np.empty((n, limit, degree), np.int32),
-        counts=np.empty(n, np.int64),
-        pool=np.empty((pool, width)),
-        pool_links=np.empty((pool, degree), np.int32),
-        pool_scores=np.empty(pool),
-        kept=np.empty((limit, width)),
+        tops=np.empty((n, width)), outs=np.empty((n, width)), rows=np.empty((n, limit, width)),
+        links=np.empty((n, limit, degree), np.int32), counts=np.empty(n, np.int64),
+        pool=np.empty((pool, width)), pool_links=np.empty((pool, degree), np.int32),
+        pool_scores=np.empty(pool), kept=np.empty((limit, width)),
         kept_links=np.empty((limit, degree), np.int32),
-    )
+    )  # fmt: skip

@@ -13,8 +13,8 @@ import certimap as cm
 from certimap.errors import ImpossibleEvidence
 from certimap.networks import cuts
 from certimap.networks.cuts import OPEN, Binary, is_balanced, roof, settled
+from certimap.networks.elimination import looks_too_wide
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, value_at
-from certimap.networks.width import looks_too_wide
 
 
 def random_model(r: np.random.Generator, *, balanced: bool, zeros: bool, ties: bool) -> Binary:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.networks import elimination_plan, large_buckets, streamed
-from certimap.networks.elimination_plan import plan
-from certimap.networks.large_buckets import eliminated
+from certimap.networks import elimination_plan, streamed
+from certimap.networks.elimination_plan import eliminated, plan
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import Problem, Table, to_integers
 from certimap.networks.streamed import StreamedSum
@@ -22,10 +21,10 @@ def lowered(request, monkeypatch):
     """Let most products be large, some rows short, and several tasks share the blocks."""
     for module in (elimination_plan, streamed):
         monkeypatch.setattr(module, "SMALL_PRODUCT", request.param)
-    monkeypatch.setattr(large_buckets, "SMALL_TABLE", request.param)
-    monkeypatch.setattr(large_buckets, "LARGEST_ROW", 4 if request.param else 8)
-    monkeypatch.setattr(large_buckets, "LEAST_ROW", 2)
-    monkeypatch.setattr(large_buckets, "ROWS_PER_TASK", 8)
+    monkeypatch.setattr(elimination_plan, "SMALL_TABLE", request.param)
+    monkeypatch.setattr(elimination_plan, "LARGEST_ROW", 4 if request.param else 8)
+    monkeypatch.setattr(elimination_plan, "LEAST_ROW", 2)
+    monkeypatch.setattr(elimination_plan, "ROWS_PER_TASK", 8)
 
 
 @pytest.mark.parametrize("seed", range(30))

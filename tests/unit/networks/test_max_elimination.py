@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.networks import elimination_plan, large_buckets
-from certimap.networks.elimination_plan import plan
-from certimap.networks.large_buckets import best_type
+from certimap.networks import elimination_plan
+from certimap.networks.elimination_plan import best_type, plan
 from certimap.networks.max_elimination import MaxElimination, PackedStates
 from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
 
@@ -20,8 +19,8 @@ def small_limit(request, monkeypatch):
     """Which products are small: all, some, or none."""
     if request.param != "one pass":
         monkeypatch.setattr(elimination_plan, "SMALL_PRODUCT", 6 if request.param == "mixed" else 0)
-        monkeypatch.setattr(large_buckets, "SMALL_TABLE", 0)
-        monkeypatch.setattr(large_buckets, "LARGEST_ROW", 2 if request.param == "mixed" else 8)
+        monkeypatch.setattr(elimination_plan, "SMALL_TABLE", 0)
+        monkeypatch.setattr(elimination_plan, "LARGEST_ROW", 2 if request.param == "mixed" else 8)
 
 
 @pytest.mark.parametrize("seed", range(60))

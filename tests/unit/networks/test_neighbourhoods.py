@@ -9,7 +9,7 @@ import pytest
 from problem_twin import random_problem
 
 from certimap.core.control import Control
-from certimap.networks.neighbourhoods import Neighbourhoods
+from certimap.networks.max_elimination import Neighbourhoods
 from certimap.networks.problem import FLOOR, Problem, Table, components, to_integers, value_at
 
 

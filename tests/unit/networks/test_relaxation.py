@@ -163,7 +163,7 @@ def test_quasi_newton_finds_the_minimum_of_a_quadratic():
     def objective(x):
         return float(0.5 * (x - target) @ matrix @ (x - target)), matrix @ (x - target)
 
-    search = QuasiNewton.start(objective, np.zeros(30))
+    search = QuasiNewton(np.zeros(30), *objective(np.zeros(30)))
     for _ in range(200):
         if not search.step(objective, 1e-14):
             break

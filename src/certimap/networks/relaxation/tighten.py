@@ -27,20 +27,12 @@ class QuasiNewton:
     memory between calls; here the memory outlives pauses.
     """
 
-    # x, value, slope: the point, its value and gradient
-    x: Floats
+    x: Floats  # the point, its value and gradient
     value: float
     slope: Floats
-    # changes, slope_changes: the last steps and the changes of the gradient
-    changes: list[Floats] = field(default_factory=list[Floats])
+    changes: list[Floats] = field(default_factory=list[Floats])  # the last steps, and the changes of the gradient
     slope_changes: list[Floats] = field(default_factory=list[Floats])
     is_flat: bool = False  # whether the last step no longer helped
-
-    @classmethod
-    def start(cls, objective: Objective, x: Floats) -> QuasiNewton:
-        """Begin at a point."""
-        value, slope = objective(x)
-        return cls(x, value, slope)
 
     def direction(self) -> Floats:
         """Return the quasi-Newton direction by the two-loop recursion."""
@@ -108,10 +100,8 @@ class Tightener:
     from above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a
     variable's copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
 
-    `tree`: the tree whose shifts and weights change.
-    `clock`: steps end early enough to compute the final bound in time.
-    `mask`: the allowed states.
-    `is_cut`: whether the last run of steps ended because time ran short.
+    `tree`: the tree whose shifts and weights change. `clock`: steps end early enough to compute the final bound in
+    time. `mask`: the allowed states. `is_cut`: whether the last run of steps ended because time ran short.
     """
 
     def __init__(self, tree: SplitTree, clock: PassClock | None = None, mask: Mask | None = None) -> None:
@@ -170,7 +160,8 @@ class Tightener:
         goes_on, self.is_cut = True, False
         try:
             if self.search is None or temperature != self.temperature:
-                self.search = QuasiNewton.start(objective, self.parameters())
+                start = self.parameters()
+                self.search = QuasiNewton(start, *objective(start))
                 self.temperature = temperature
             for _ in range(n_steps):
                 goes_on = self.search.step(objective)
@@ -224,6 +215,4 @@ class Tightener:
 
 
 def _group_means(values: Floats, group: Ints) -> Floats:
-    if not len(values):
-        return values
-    return (np.bincount(group, values) / np.bincount(group))[group]
+    return (np.bincount(group, values) / np.bincount(group))[group] if len(values) else values

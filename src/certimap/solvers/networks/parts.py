@@ -16,8 +16,7 @@ from certimap.networks.costs import STALLED, BestFirstSearch, Costs, DualState, 
 from certimap.networks.cuts import cut
 from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import EliminationPlan, plan
-from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.neighbourhoods import Neighbourhoods
+from certimap.networks.max_elimination import MaxElimination, Neighbourhoods
 from certimap.networks.orders import HOPELESS, best_order, min_fill
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
