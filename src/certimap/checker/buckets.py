@@ -19,23 +19,18 @@ WORKING = 6  # copies of a table held while it is processed
 
 @dataclass(eq=False)
 class ProofBucket:
-    """A bucket: its variable, its scope and separator (query variables first), and the product of its tables.
-
-    The table has one axis per query variable, then one per hidden variable; rounding may have raised it by
-    `raised` nats. A bucket is quiet if no query variable is eliminated in its subtree. `children` are the child
-    buckets that are not quiet, `inner` the hidden variables in their separators.
-    """
+    """A bucket: its variable, its scope and separator, and the product of its tables."""
 
     own: int
     query: list[int]
     hidden: list[int]
     separator_query: list[int]
     separator_hidden: list[int]
-    table: Floats
-    raised: float = 0.0
-    is_quiet: bool = False
-    children: list[int] = field(default_factory=list[int])
-    inner: list[int] = field(default_factory=list[int])
+    table: Floats  # one axis per query variable, then one per hidden variable
+    raised: float = 0.0  # nats by which rounding may have raised the table
+    is_quiet: bool = False  # whether no query variable is eliminated in the subtree
+    children: list[int] = field(default_factory=list[int])  # the child buckets that are not quiet
+    inner: list[int] = field(default_factory=list[int])  # the hidden variables in their separators
 
     @property
     def scope(self) -> list[int]:
@@ -49,9 +44,7 @@ def elimination_order(
     near: dict[int, set[int]] = {v: set() for v in variables}
     for table in tables:
         for v in table.scope:
-            near[v].update(table.scope)
-    for v in near:
-        near[v].discard(v)
+            near[v].update(u for u in table.scope if u != v)
     logs = [math.log(k) for k in sizes]
     cost = {v: logs[v] + sum(logs[u] for u in near[v]) for v in near}
     waiting = [(cost[v], v) for v in near]
@@ -115,9 +108,8 @@ class BucketLayout:
             children[parent].append(k)
             scopes.append(scope)
         n_entries = [math.prod(problem.sizes[u] for u in scope) for scope in scopes]
-        budget.need(
-            FLOAT * (sum(n_entries) + WORKING * max(n_entries, default=0)), "the tables of the elimination"
-        )
+        n_held = sum(n_entries) + WORKING * max(n_entries, default=0)
+        budget.need(FLOAT * n_held, "the tables of the elimination")
         return cls(order, scopes, held, children)
 
 
@@ -125,8 +117,7 @@ class BucketLayout:
 class ProofBuckets:
     """A tree of buckets, children before parents; the last one joins the roots.
 
-    The message of a quiet bucket is the same in every box, so it is multiplied into its parent's table once; its
-    largest entry goes into `log_constant`.
+    The message of a quiet bucket, the same in every box, is multiplied into its parent's table once.
     """
 
     buckets: list[ProofBucket]
@@ -171,11 +162,6 @@ class ProofBuckets:
         return tree
 
     @cached_property
-    def largest(self) -> int:
-        """Entries of the largest table."""
-        return max(bucket.table.size for bucket in self.buckets)
-
-    @cached_property
     def n_separated(self) -> int:
         """Entries of all messages."""
         loud = [b for b in self.buckets if not b.is_quiet]
@@ -196,10 +182,7 @@ class ProofBuckets:
     def onto(
         self, bucket: ProofBucket, joint: Floats, query: list[int], hidden: list[int], side: int = 1
     ) -> Floats:
-        """Sum out the hidden variables not in `hidden`, and maximise out the query variables not in `query`.
-
-        `joint` has one axis per variable of the bucket; the result has shape (contexts, hidden states).
-        """
+        """Sum out all hidden variables but `hidden`, and maximise out all query variables but `query`."""
         n = len(bucket.query)
         for axis in range(len(bucket.hidden) - 1, -1, -1):
             if bucket.hidden[axis] not in hidden:
@@ -209,12 +192,10 @@ class ProofBuckets:
         return joint.reshape(math.prod(self.sizes[v] for v in query), -1)
 
     def messages(self, box: Sequence[Flags], side: int = 1) -> list[Floats]:
-        """Return each bucket's message, shape (contexts, hidden states); the last one is the bound.
-
-        The message of a quiet bucket is 0, since its parent's table contains it.
-        """
+        """Return each bucket's message, shape (contexts, hidden states), 0 if quiet; the last one is the bound."""
         out: list[Floats] = []
-        self.budget.need(FLOAT * (self.n_separated + WORKING * self.largest), "messages of the elimination")
+        largest = max(bucket.table.size for bucket in self.buckets)
+        self.budget.need(FLOAT * (self.n_separated + WORKING * largest), "messages of the elimination")
         for bucket in self.buckets:
             self.budget.look()
             if bucket.is_quiet:
@@ -240,14 +221,12 @@ def rounded_by(values: Floats, steps: float = 2.0) -> float:
 def _bucket(
     v: int, scope: set[int], queried: dict[int, int], held: list[PlainTable], sizes: Sequence[int]
 ) -> ProofBucket:
-    query = sorted(u for u in scope if u in queried)
-    hidden = sorted(u for u in scope if u not in queried)
+    query, hidden = (sorted(u for u in scope if (u in queried) == is_query) for is_query in (True, False))
     every = [*query, *hidden]
     total, raised = np.zeros([1] * len(every)), 0.0
     for place, table in enumerate(held):
         total = up(total + spread(table, every)) if place else spread(table, every)
         raised += rounded_by(total) if place else 0.0
-    keep = [[u for u in part if u != v] for part in (query, hidden)]
-    return ProofBucket(
-        v, query, hidden, keep[0], keep[1], np.broadcast_to(total, [sizes[u] for u in every]), raised
-    )
+    table = np.broadcast_to(total, [sizes[u] for u in every])
+    separator = [[u for u in part if u != v] for part in (query, hidden)]
+    return ProofBucket(v, query, hidden, separator[0], separator[1], table, raised)

@@ -1,8 +1,8 @@
 """A circuit as stored in its file, and under a query: its values at points, and its upper bounds over boxes.
 
-Evidence and nuisance variables are folded into constants, and nodes over one query variable into tables. The
-other nodes are evaluated layer by layer, for all boxes of a batch at once. A box is a row of flags, one per state
-of each query variable; the states are the lowest nodes, and a table is a deterministic sum over them.
+Evidence and nuisance variables become constants, and nodes over one query variable tables. The other nodes are
+evaluated layer by layer. A box is a row of flags, one per state of each query variable; the states are the lowest
+nodes, and a table is a deterministic sum over them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ class PlainLayer:
     children: Ints
     log_weights: Floats
 
+    @classmethod
+    def of_edges(cls, is_sum: bool, parents: Ints, children: Ints, log_weights: Floats) -> PlainLayer:
+        """Return the layer of some edges, sorted by parent."""
+        starts, counts = runs_of(parents)
+        return cls(parents[starts], is_sum, starts, counts, children, log_weights)
+
     @cached_property
     def parents(self) -> Ints:
         """The parent of each edge."""
@@ -55,32 +61,22 @@ class PlainLayer:
         while first < len(self.nodes):
             at = int(self.starts[first])
             stop = max(first + 1, int(np.searchsorted(ends, at + n_edges, side="right")))
-            nodes, edges = slice(first, stop), slice(at, int(ends[stop - 1]))
-            yield PlainLayer(
-                self.nodes[nodes],
-                self.is_sum,
-                self.starts[nodes] - at,
-                self.counts[nodes],
-                self.children[edges],
-                self.log_weights[edges],
-            )
+            edges = slice(at, int(ends[stop - 1]))
+            parents, children = self.parents[edges], self.children[edges]
+            yield PlainLayer.of_edges(self.is_sum, parents, children, self.log_weights[edges])
             first = stop
 
     def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> PlainLayer | None:
-        """Return the layer restricted to the nodes in `is_kept` and their children with a place (>= 0).
-
-        `offset` is the log of an extra factor for each node.
-        """
+        """Return the layer of kept nodes and children with a place (>= 0); `offset` is a log factor per node."""
         edges = np.repeat(is_kept[self.nodes], self.counts) & (place[self.children] >= 0)
         parents = self.parents[edges]
         if not len(parents):
             return None
-        first, counts = runs_of(parents)
         weights = self.log_weights[edges]
         if offset is not None:
+            first, _ = runs_of(parents)
             weights[first] += offset[parents[first]]
-        nodes, children = place[parents[first]], place[self.children[edges]]
-        return PlainLayer(nodes, self.is_sum, first, counts, children, weights)
+        return PlainLayer.of_edges(self.is_sum, place[parents], place[self.children[edges]], weights)
 
 
 def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: Floats) -> list[PlainLayer]:
@@ -90,10 +86,8 @@ def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: F
     cuts = np.flatnonzero(np.diff(2 * height[order] + is_sum[order])) + 1
     for part in np.split(order, cuts) if len(order) else []:
         counts = ptr[part + 1] - ptr[part]
-        edges = ranges(ptr[part], counts)
-        out.append(
-            PlainLayer(part, bool(is_sum[part[0]]), run_starts(counts), counts, children[edges], weights[edges])
-        )
+        edges, kind = ranges(ptr[part], counts), bool(is_sum[part[0]])
+        out.append(PlainLayer(part, kind, run_starts(counts), counts, children[edges], weights[edges]))
     return out
 
 
@@ -124,17 +118,14 @@ TABLE_COST = 9  # copies of the leaves' tables held at once, intermediate result
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The nodes of a file, followed by added products and constant leaves that make every sum smooth.
-
-    `heights` are the longest paths down to a leaf (0 for leaves); `variable` is a leaf's variable, -1 for others.
-    """
+    """The nodes of a file, followed by added products and constant leaves that make every sum smooth."""
 
     is_sum: Flags
     ptr: Ints
     children: Ints
     log_weights: Floats
-    heights: Ints
-    variable: Ints
+    heights: Ints  # the longest paths down to a leaf
+    variable: Ints  # -1 for inner nodes
     root: int
     budget: CheckBudget
 
@@ -173,16 +164,13 @@ class Graph:
 
 
 class _Smooth:
-    """Adds the nodes that make the sums of a file smooth: constant leaves, and products with them.
-
-    `added` holds the children of each new node (none for a leaf), `constants` the new leaf of each variable.
-    """
+    """Adds the nodes that make the sums of a file smooth: constant leaves, and products with them."""
 
     def __init__(self, n_nodes: int, real: int) -> None:
         self.n_nodes, self.real = n_nodes, real
         self.heights: dict[int, int] = {}
-        self.added: list[list[int]] = []
-        self.constants: dict[int, int] = {}
+        self.added: list[list[int]] = []  # the children of each new node
+        self.constants: dict[int, int] = {}  # the new leaf of each variable
 
     def add(self, children: list[int]) -> int:
         node = self.n_nodes + len(self.added)
@@ -204,8 +192,7 @@ class _Smooth:
 def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: CheckBudget) -> Graph:
     """Read a circuit and make it smooth: add constants where a sum's child, or the root, lacks a variable.
 
-    Rejects a product whose children share a variable. Observed variables may be missing anywhere. `edges` are the
-    cell ends of the real variables.
+    Rejects a product whose children share a variable. Observed variables may be missing anywhere.
     """
     kind = np.asarray(arrays["kind"], np.int64)
     if not np.all(np.isin(kind, [CATEGORICAL, PRODUCT, SUM, *REAL_KINDS])):
@@ -217,44 +204,35 @@ def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: CheckBu
     observed = {v for v in range(len(question.sizes)) if question.is_observed(v)}
     observed |= {v for v, ends in edges.items() if ends[0] == ends[-1] and v not in question.queried}
     bits: list[int] = [0 if v in observed else 1 << v for v in range(len(question.sizes))]
-    whole: int = sum(bits)
     smooth = _Smooth(len(kind), sum(1 << v for v in edges))
     heights, scopes = smooth.heights, list[int]()
     below: list[int] = np.asarray(arrays["children"]).tolist()
     bounds: list[int] = ptr.tolist()
-    codes: list[int] = kind.tolist()
-    leaf_of: list[int] = variable.tolist()
-    for i, (code, v) in enumerate(zip(codes, leaf_of, strict=True)):
+    codes: list[tuple[int, int]] = list(zip(kind.tolist(), variable.tolist(), strict=True))
+    for i, (code, v) in enumerate(codes):
         budget.look()
         scope, total = bits[v] if code < PRODUCT else 0, 0
         mine = range(bounds[i], bounds[i + 1])
-        for e in mine:
-            scope |= scopes[below[e]]
-            total += scopes[below[e]].bit_count()
+        for child in (scopes[below[e]] for e in mine):
+            scope, total = scope | child, total + child.bit_count()
         if code == PRODUCT and total != scope.bit_count():
             raise Rejected(f"product node {i} of the circuit multiplies two children over one variable")
-        if code == SUM:
-            for e in mine:
-                if scopes[below[e]] != scope:
-                    below[e] = smooth.padded(below[e], scope & ~scopes[below[e]])
+        for e in mine if code == SUM else ():
+            if scopes[below[e]] != scope:
+                below[e] = smooth.padded(below[e], scope & ~scopes[below[e]])
         scopes.append(scope)
         heights[i] = 1 + max((heights[below[e]] for e in mine), default=-1)
-    lacks = whole & ~scopes[-1]
+    lacks = sum(bits) & ~scopes[-1]
     root = smooth.padded(len(kind) - 1, lacks) if lacks else len(kind) - 1
-    added = smooth.added
-    leaves = np.full(len(kind) + len(added), -1)
-    leaves[: len(kind)] = np.where(kind < PRODUCT, variable, -1)
+    counts = [len(children) for children in smooth.added]
+    leaves = np.concatenate([np.where(kind < PRODUCT, variable, -1), np.full(len(counts), -1)])
     leaves[list(smooth.constants.values())] = list(smooth.constants)
-    return Graph(
-        np.concatenate([kind == SUM, np.zeros(len(added), np.bool_)]),
-        np.concatenate([ptr, ptr[-1] + np.cumsum([len(c) for c in added], dtype=np.int64)]),
-        np.array([*below, *chain.from_iterable(added)], np.int64),
-        np.concatenate([arrays["log_weights"], np.zeros(sum(len(c) for c in added))]),
-        np.array([heights[i] for i in range(len(leaves))], np.int64),
-        leaves,
-        root,
-        budget,
-    )
+    is_sum = np.concatenate([kind == SUM, np.zeros(len(counts), np.bool_)])
+    ptr = np.concatenate([ptr, ptr[-1] + np.cumsum(counts, dtype=np.int64)])
+    children = np.array([*below, *chain.from_iterable(smooth.added)], np.int64)
+    weights = np.concatenate([arrays["log_weights"], np.zeros(sum(counts))])
+    longest = np.array([heights[i] for i in range(len(leaves))], np.int64)
+    return Graph(is_sum, ptr, children, weights, longest, leaves, root, budget)
 
 
 MAX_SUPPORT = 400_000_000  # entries of the table of possible states; beyond, no inner sum counts as deterministic
@@ -284,9 +262,8 @@ class PlainCircuit:
     def _batch(self, n_rows: int) -> int:
         """Return how many boxes or points to evaluate at once; reject the proof if their values do not fit."""
         rows = min(n_rows, max(1, BATCH_ENTRIES // max(self.n_edges, 1)))
-        self.budget.need(
-            ROW_COST * FLOAT * rows * (len(self.numbers) + self.n_edges), "values of the circuit's nodes"
-        )
+        n_values = rows * (len(self.numbers) + self.n_edges)
+        self.budget.need(ROW_COST * FLOAT * n_values, "values of the circuit's nodes")
         return max(rows, 1)
 
     def _leaves(self, boxes: Flags) -> Floats:
@@ -298,8 +275,7 @@ class PlainCircuit:
     def _bounded(self, boxes: Flags, caps: Floats, mass: Floats) -> Floats:
         """Return every node's bound; a sum is at most its cap, its mass and, if deterministic, its largest child.
 
-        A product gets no limit of its own, for its children have theirs: so the flow down to one child stays the
-        product of the other children.
+        A product gets no limit of its own: so the flow down to one child stays the product of the others.
         """
         values = self._leaves(boxes)
         for layer in self.layers:
@@ -332,10 +308,7 @@ class PlainCircuit:
         return np.where(boxes, np.minimum(flow[: boxes.shape[1]], whole).T, -np.inf)
 
     def bounds(self, boxes: Flags, caps: Floats) -> tuple[Floats, Floats]:
-        """Return upper bounds on the roots' log values in boxes, shape (batch, roots), and with each state fixed.
-
-        `caps` are upper bounds on the model's sums over any box.
-        """
+        """Return upper bounds on the roots' log values in boxes, shape (batch, roots), and by state."""
         rows = self._batch(len(boxes))
         bound, each = np.empty((len(boxes), len(self.roots))), np.empty(boxes.shape)
         for start in range(0, len(boxes), rows):
@@ -380,21 +353,11 @@ class PlainCircuit:
         place = np.full(n_nodes, -1, np.int64)
         place[kept] = columns[-1] + np.arange(len(kept))
         states = tables.children[own] - self.columns[of_edge[own]] + columns[number.reshape(-1)]
-        starts, counts = runs_of(place[tables.parents[own]])
-        table_layer = PlainLayer(
-            place[tables.parents[own]][starts], True, starts, counts, states, tables.log_weights[own]
-        )
-        layers = [part for layer in self.layers[1:] if (part := layer.part(known, place)) is not None]
-        return PlainCircuit(
-            columns,
-            [table_layer, *layers],
-            np.concatenate([np.zeros(columns[-1], np.bool_), self.decides[kept]]),
-            np.concatenate([np.full(columns[-1], -1), self.numbers[kept]]),
-            place[nodes],
-            pairs // n,
-            self.log_total,
-            self.budget,
-        )
+        layers = [PlainLayer.of_edges(True, place[tables.parents[own]], states, tables.log_weights[own])]
+        layers += [part for layer in self.layers[1:] if (part := layer.part(known, place)) is not None]
+        decides = np.concatenate([np.zeros(columns[-1], np.bool_), self.decides[kept]])
+        numbers, roots = np.concatenate([np.full(columns[-1], -1), self.numbers[kept]]), place[nodes]
+        return PlainCircuit(columns, layers, decides, numbers, roots, pairs // n, self.log_total, self.budget)
 
     def scopes(self) -> list[int]:
         """Return the query variables below each node, a bit each."""
@@ -443,7 +406,7 @@ def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[
 def circuit_of(graph: Graph, tables: Floats, question: Question) -> PlainCircuit:
     """Fold evidence and nuisance variables into constants, and nodes over one query variable into tables.
 
-    All values are rounded up. The states of a real variable in `question` are its cells.
+    Values are rounded up. The states of a real variable in `question` are its cells.
     """
     n, layers = len(graph.is_sum), graph.layers
     position = np.full(len(question.sizes) + 1, -1, np.int64)
@@ -473,21 +436,14 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> PlainCircuit
     place = np.full(n, -1, np.int64)
     place[kept] = columns[-1] + np.arange(len(kept))
     rows, states = np.nonzero(places[terminals, :-1] > -np.inf)
-    starts, counts = runs_of(rows)
     children = columns[most[terminals]][rows] + states
-    entries = PlainLayer(place[terminals], True, starts, counts, children, places[terminals[rows], states])
-    parts = [part for layer in layers if (part := layer.part(known & is_inner, place, offset)) is not None]
+    found = [PlainLayer.of_edges(True, place[terminals[rows]], children, places[terminals[rows], states])]
+    found += [part for layer in layers if (part := layer.part(known & is_inner, place, offset)) is not None]
+    decides = _decided(found, columns, int(columns[-1]) + len(kept), graph.budget)
     numbers = np.where(graph.is_sum, np.cumsum(graph.is_sum) - 1, -1)[kept]
-    return PlainCircuit(
-        columns,
-        [entries, *parts],
-        _decided([entries, *parts], columns, int(columns[-1]) + len(kept), graph.budget),
-        np.concatenate([np.full(columns[-1], -1), numbers]),
-        np.array([place[graph.root]]),
-        np.zeros(len(columns) - 1, np.int64),
-        float(places[graph.root, -1]),
-        graph.budget,
-    )
+    numbers, roots = np.concatenate([np.full(columns[-1], -1), numbers]), np.array([place[graph.root]])
+    root_of, log_total = np.zeros(len(columns) - 1, np.int64), float(places[graph.root, -1])
+    return PlainCircuit(columns, found, decides, numbers, roots, root_of, log_total, graph.budget)
 
 
 def _decided(layers: list[PlainLayer], columns: Ints, n_nodes: int, budget: CheckBudget) -> Flags:

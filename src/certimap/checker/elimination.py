@@ -1,11 +1,9 @@
 """Proofs by elimination on sets of vectors: the file lists the vectors to keep, and the checker verifies the list.
 
-Variables are eliminated in an order that the checker chooses itself. An assignment of the query variables below a
-bucket becomes a vector over the hidden states of its separator, in one set of vectors per context (states of the
-separator's query variables). A vector is dropped if its best completion is at most the threshold, or if others of
-its context dominate it (`vectors`). A group of vectors may be replaced by its maximum, which only raises values.
-
-A box may be eliminated several times, each time with the bounds and states left by the last, and may be split.
+An assignment of the query variables below a bucket becomes a vector over the hidden states of its separator, in
+one set of vectors per context (states of the separator's query variables). A vector is dropped if its best
+completion is at most the threshold, or if others of its context dominate it (`vectors`). A box may be eliminated
+several times, each time with the bounds and states left by the last, and may be split.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ SMALLEST = 1e-250  # of a sum relative to its largest possible value; below, pro
 
 
 def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vectors) -> Vectors:
-    """Multiply vectors over a bucket's inner variables by its table, and eliminate its own variable.
-
-    `table` is the bucket's, restricted to a box; the context of a vector numbers joint states of the bucket's
-    query variables.
-    """
+    """Multiply vectors over a bucket's inner variables by its table in a box, and eliminate its own variable."""
     table = table.reshape(math.prod(table.shape[: len(bucket.query)]), -1)
     contexts = index_map(bucket.query, bucket.separator_query, tree.sizes)[found.context]
     n_wide = len(contexts) * max(math.prod(tree.sizes[v] for v in part) for part in (bucket.hidden, bucket.inner))
@@ -45,22 +39,16 @@ def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vector
     inner = [v for v in bucket.inner if v != bucket.own]
     n = tree.sizes[bucket.own]
     n_inner, n_rest = (math.prod(tree.sizes[v] for v in part) for part in (inner, rest))
-    tables = table[:, index_order(tree, bucket.hidden, [bucket.own, *inner, *rest])].reshape(
-        -1, n, n_inner, n_rest
-    )
+    tables = table[:, index_map([bucket.own, *inner, *rest], bucket.hidden, tree.sizes)]
+    tables = tables.reshape(-1, n, n_inner, n_rest)
     if bucket.own in bucket.inner:
-        values = found.values[:, index_order(tree, bucket.inner, [bucket.own, *inner])]
+        values = found.values[:, index_map([bucket.own, *inner], bucket.inner, tree.sizes)]
         sums, steps = _summed(values.reshape(-1, n, n_inner), tables, found.context, tree.budget)
     else:
         sums = up(found.values[:, :, None] + log_sum(tables, 1)[found.context])
         steps = n + 8.0
-    sums = sums.reshape(len(sums), -1)[:, index_order(tree, [*inner, *rest], bucket.separator_hidden)]
+    sums = sums.reshape(len(sums), -1)[:, index_map(bucket.separator_hidden, [*inner, *rest], tree.sizes)]
     return Vectors(contexts, sums, found.error + rounded_by(sums, 2.0 * steps + 18.0))
-
-
-def index_order(tree: ProofBuckets, given: list[int], wanted: list[int]) -> Ints:
-    """Return the index of each joint state of `wanted` in the order `given` of the same variables."""
-    return index_map(wanted, given, tree.sizes)
 
 
 def _summed(values: Floats, tables: Floats, contexts: Ints, budget: CheckBudget) -> tuple[Floats, float]:
@@ -123,8 +111,7 @@ class Visit:
     k: int
     outside: Floats  # upper bound on the factors outside the subtree, by context and hidden state
     around: Floats  # upper bound on the factors besides the children's vectors: `outside` times the bucket's table
-    # `around`, then `around` times the bounds of the last child, of the last two, ...; popped from the end
-    later: list[Floats]
+    later: list[Floats]  # `around`, then `around` times the bounds of the last child, of the last two, ...
     n_bytes: float  # bytes of `around` and `later`
     before: Floats | float = 0.0  # the product of the bounds of the finished children
     at: int = 0  # how many children are begun
@@ -136,32 +123,31 @@ class PlainElimination:
 
     tree: ProofBuckets
     box: Box
-    # for each bucket, upper bounds on the entries of its vectors, by context and hidden state
-    bounds: list[Floats]
+    bounds: list[Floats]  # for each bucket, upper bounds on its vectors' entries, by context and hidden state
     slop: float  # nats by which the bounds were raised; the rounding error of every vector must stay within it
     level: float  # the threshold less the allowance for ties (nats)
     script: VectorScript
-    budget: CheckBudget
     lost: float = 0.0  # nats lost to ties so far, added over all sets
-    # for each query variable, a bound per state on the products of vectors with that state
-    states: list[Floats] = field(default_factory=list[Floats])
+
+    def __post_init__(self) -> None:
+        # for each query variable, a bound per state on the products of vectors with that state
+        self.states = [np.full(len(b), -np.inf) for b in self.box]
 
     def run(self) -> bool:
         """Eliminate all buckets; return whether any vector is left."""
-        self.states = [np.full(len(b), -np.inf) for b in self.box]
         last = len(self.tree.buckets) - 1
         done, visits = dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
         while visits:
-            self.budget.look()
+            self.tree.budget.look()
             visit = visits[-1]
             if visit.at < len(self.tree.buckets[visit.k].children):
                 visits.append(self._next_below(visit))
                 continue
             k = visits.pop().k
             kept = sum(v.n_bytes for v in done.values())
-            self.budget.hold(kept, "sets of vectors")
+            self.tree.budget.hold(kept, "sets of vectors")
             found = self._finished(visit, done)
-            self.budget.hold(-kept - visit.n_bytes, "")
+            self.tree.budget.hold(-kept - visit.n_bytes, "")
             done[k] = found
             if not found.error <= self.slop:
                 raise Rejected(f"rounding may have raised a vector by {found.error:.3g} nats, too many to check")
@@ -174,8 +160,8 @@ class PlainElimination:
         """Begin a bucket, given an upper bound on the factors outside its subtree."""
         bucket = self.tree.buckets[k]
         n_bytes = FLOAT * bucket.table.size * (1 + len(bucket.children))
-        self.budget.hold(n_bytes, "what acts on the vectors of a set")
-        self.budget.need(WORKING * FLOAT * bucket.table.size, "what acts on the vectors of a set")
+        self.tree.budget.hold(n_bytes, "what acts on the vectors of a set")
+        self.tree.budget.need(WORKING * FLOAT * bucket.table.size, "what acts on the vectors of a set")
         later = [up(self.tree.view(outside, k, bucket.scope) + self.tree.table_in(bucket, self.box))]
         for c in bucket.children[:0:-1]:
             later.append(up(later[-1] + self.tree.view(self.bounds[c], c, bucket.scope)))
@@ -184,33 +170,28 @@ class PlainElimination:
     def _next_below(self, visit: Visit) -> Visit:
         """Begin the next child, and bound the factors outside its subtree."""
         bucket = self.tree.buckets[visit.k]
-        joint = visit.later.pop()
+        joint, c = visit.later.pop(), bucket.children[visit.at]
         if visit.at:
-            c = bucket.children[visit.at - 1]
-            visit.before = up(visit.before + self.tree.view(self.bounds[c], c, bucket.scope))
+            done = bucket.children[visit.at - 1]
+            visit.before = up(visit.before + self.tree.view(self.bounds[done], done, bucket.scope))
             joint = up(joint + visit.before)
         visit.at += 1
-        below = self.tree.buckets[bucket.children[visit.at - 1]]
-        return self._visit(
-            bucket.children[visit.at - 1],
-            self.tree.onto(bucket, joint, below.separator_query, below.separator_hidden),
-        )
+        below = self.tree.buckets[c]
+        return self._visit(c, self.tree.onto(bucket, joint, below.separator_query, below.separator_hidden))
 
     def _finished(self, visit: Visit, done: dict[int, Vectors]) -> Vectors:
-        """Multiply the children's sets, smallest first, and eliminate the bucket's own variable.
-
-        Products range over the children's hidden variables; the bucket's table is multiplied in afterwards.
-        """
+        """Multiply the children's sets, smallest first, then by the bucket's table; eliminate its own variable."""
         tree, bucket = self.tree, self.tree.buckets[visit.k]
-        n_acting = math.prod(tree.sizes[v] for v in (*bucket.query, *bucket.inner))
-        self.budget.need(FLOAT * n_acting * (WORKING + len(bucket.children)), "what acts on products of vectors")
+        variables = [*bucket.query, *bucket.inner]
+        shape = [tree.sizes[v] for v in variables]
+        n_acting = math.prod(shape) * (WORKING + len(bucket.children))
+        tree.budget.need(FLOAT * n_acting, "what acts on products of vectors")
         acting = [tree.onto(bucket, visit.around, bucket.query, bucket.inner)]
         found = Vectors(np.arange(len(acting[0])), np.zeros(acting[0].shape), 0.0)
         children = sorted(bucket.children, key=lambda c: len(done[c].context))
-        variables = [*bucket.query, *bucket.inner]
         for c in children[:0:-1]:
-            joint = acting[-1].reshape([tree.sizes[v] for v in variables])
-            acting.append(up(joint + tree.view(self.bounds[c], c, variables)).reshape(acting[0].shape))
+            joint = acting[-1].reshape(shape) + tree.view(self.bounds[c], c, variables)
+            acting.append(up(joint).reshape(acting[0].shape))
         for c in children or [None]:
             right, contexts, states = ONE, np.zeros_like(found.context), ZERO
             if c is not None:
@@ -241,16 +222,16 @@ class PlainElimination:
         runs = run_starts(per_context)[contexts], per_context[contexts]
         width, n_right = len(states), len(right.context)
         n_rows = max(PIECE // width, n_right) + 3 * (len(left.context) + n_right)
-        self.budget.need(2.0 * FLOAT * n_rows * width, "products of vectors")
+        self.tree.budget.need(2.0 * FLOAT * n_rows * width, "products of vectors")
         nothing = np.empty(0, np.int64)
         pieces: list[tuple[Ints, Ints, Floats]] = [(nothing, nothing, np.empty(0))]
         self.script.begin()
         over, n_listed = right.values[:, states], 0
         for lefts, rights, scores in scored(left, over, *runs, acting):
-            self.budget.look()
+            self.tree.budget.look()
             rows = self.script.listed(scores)
             n_listed += len(rows)
-            self.budget.need(4.0 * FLOAT * n_listed * (width + 2), "products of vectors")
+            self.tree.budget.need(4.0 * FLOAT * n_listed * (width + 2), "products of vectors")
             pieces.append((lefts[rows], rights[rows], scores[rows]))
         lefts, rights, scores = (np.concatenate(part) for part in zip(*pieces, strict=True))
         values = up(left.values[lefts] + over[rights])
@@ -263,7 +244,7 @@ def scored(
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Score the products of each left row with its `counts` right rows from `firsts` on, piece by piece, in order.
 
-    A piece holds the left rows, the right rows, and an upper bound (nats) on the best completion of each product.
+    A score is an upper bound (nats) on the best completion of a product.
     """
     sides = left.values + acting[left.context], right
     tops = [np.max(side, axis=1) for side in sides]
@@ -301,7 +282,7 @@ class EliminationPart:
         """Upper bound on the log value of every assignment in the box (nats)."""
         return -np.inf if self.messages is None else float(self.messages[-1][0, 0]) + self.tree.log_constant
 
-    def eliminated(self, level: float, script: VectorScript, budget: CheckBudget) -> EliminationPart:
+    def eliminated(self, level: float, script: VectorScript) -> EliminationPart:
         """Eliminate the box once more, and return the part that is left."""
         if self.messages is None:
             return self
@@ -311,42 +292,33 @@ class EliminationPart:
         bounds = [m + slop for m in self.messages]
         if self.known is not None:
             bounds = [np.minimum(a, b) for a, b in zip(bounds, self.known, strict=True)]
-        run = PlainElimination(self.tree, self.box, bounds, slop, level, script, budget)
+        run = PlainElimination(self.tree, self.box, bounds, slop, level, script)
         is_left = run.run()
         box = [b & ~(s <= level) & is_left for b, s in zip(self.box, run.states, strict=True)]
-        return EliminationPart(
-            self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states, self.depth + 1
-        )
+        lost, depth = self.lost + run.lost, self.depth + 1
+        return EliminationPart(self.tree, box, run.bounds, lost, self.n_runs + 1, run.states, depth)
 
     def split(self, place: int) -> list[EliminationPart]:
-        """Return a part for each state of a query variable.
-
-        The known entries of sets in which it is eliminated may come from other states, and are discarded.
-        """
+        """Return a part for each state of a query variable, without known entries that may be of other states."""
         known, gone = self.known, set[int]()
         if known is not None:
             for k, bucket in enumerate(self.tree.buckets):
                 if gone & set(bucket.children) or self.tree.queried.get(bucket.own) == place:
                     gone.add(k)
             known = [np.full(m.shape, np.inf) if k in gone else m for k, m in enumerate(known)]
-        out = list[EliminationPart]()
-        for state in range(len(self.box[place])):
+        out, own = list[EliminationPart](), self.box[place]
+        for state in range(len(own)):
             self.tree.budget.need(FLOAT * (1 + state) * (PART_COST + len(self.box)), "the parts of a box")
-            inner = self.box[place] & (np.arange(len(self.box[place])) == state)
-            box = [inner if v == place else b for v, b in enumerate(self.box)]
+            box = [own & (np.arange(len(own)) == state) if v == place else b for v, b in enumerate(self.box)]
             out.append(EliminationPart(self.tree, box, known, self.lost, depth=self.depth + 1))
         return out
 
 
 def exclude(
-    tree: ProofBuckets,
-    answers: Sequence[Box],
-    level: float,
-    allowance: float,
-    script: VectorScript,
-    budget: CheckBudget,
+    tree: ProofBuckets, answers: Sequence[Box], level: float, allowance: float, script: VectorScript
 ) -> None:
     """Close the space as a script says, without the answers if there are several; reject a box left open."""
+    budget = tree.budget
     whole = [np.ones(tree.sizes[v], np.bool_) for v in tree.queried]
     boxes = around(whole, list(answers), budget) if len(answers) > 1 else [whole]
     waiting = [EliminationPart(tree, box) for box in reversed(boxes)]
@@ -358,7 +330,7 @@ def exclude(
         if act >= SPLIT:
             waiting += reversed(part.split(act - SPLIT))
         elif act == ELIMINATED:
-            waiting.append(part.eliminated(level, script, budget))
+            waiting.append(part.eliminated(level, script))
             if not waiting[-1].lost <= allowance:
                 lost = waiting[-1].lost
                 raise Rejected(f"ties of vectors cost {lost:.3g} nats, and the tolerance leaves {allowance:.3g}")
@@ -367,22 +339,18 @@ def exclude(
 
 
 def check_vectors(
-    tree: ProofBuckets,
-    answers: Sequence[Box],
-    threshold: float,
-    allowance: float,
-    arrays: Arrays,
-    budget: CheckBudget,
+    tree: ProofBuckets, answers: Sequence[Box], threshold: float, allowance: float, arrays: Arrays
 ) -> None:
     """Exclude every assignment above a threshold (natural log) but the answers, by the steps of a proof.
 
     `answers` are boxes of one point each; a single answer is not above the threshold, so it is not cut out.
     Vectors are kept down to `allowance` nats below the threshold, to allow for ties.
     """
-    script = VectorScript(arrays, threshold - allowance, budget)
+    level, budget = threshold - allowance, tree.budget
+    script = VectorScript(arrays, level, budget)
     if script.is_blank:
-        script = PlainVectors(threshold - allowance, budget)
-    exclude(tree, answers, threshold - allowance, allowance, script, budget)
+        script = PlainVectors(level, budget)
+    exclude(tree, answers, level, allowance, script)
     script.end()
 
 

@@ -99,10 +99,9 @@ def read_within(path: str | os.PathLike[str], budget: CheckBudget) -> Proof:
             while piece := file.read(PIECE):
                 pieces.append(piece)
                 budget.need(2.0 * PIECE * len(pieces), "the file")
-    except OSError as error:
-        raise ParseError(f"cannot be read ({error.strerror})", path) from None
-    except ValueError as error:  # a NUL in the name
-        raise ParseError(f"cannot be read ({error})", path) from None
+    except (OSError, ValueError) as error:  # a ValueError of a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ParseError(f"cannot be read ({reason})", path) from None
     return _parsed(b"".join(pieces), os.fspath(path), budget)
 
 
@@ -110,8 +109,7 @@ def _parsed(data: bytes, path: str | None, budget: CheckBudget) -> Proof:
     try:
         arrays = _unpacked(data, budget)
         meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
-        kind = meta.pop("format")
-        version = meta.pop("version")
+        kind, version = meta.pop("format"), meta.pop("version")
     except Rejected:
         raise
     except Exception as error:  # damage makes zipfile, numpy and json raise a dozen types
@@ -119,8 +117,7 @@ def _parsed(data: bytes, path: str | None, budget: CheckBudget) -> Proof:
     if kind == "certimap":
         raise ParseError("is a model, and no proof; expected what result.proof.write() wrote", path)
     if kind != "certimap-proof" or version != VERSION:
-        text = f"is a proof of the version {version!r}; expected {VERSION}: have it written anew"
-        raise ParseError(text, path)
+        raise ParseError(f"is a proof of the version {version!r}; expected {VERSION}: have it written anew", path)
     return Proof(meta, arrays)
 
 

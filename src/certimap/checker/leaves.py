@@ -1,11 +1,8 @@
 """The checker's densities and masses of real variables, and the cells into which a proof cuts them, all rounded.
 
-Each formula is a sum of terms, and the sizes of the terms bound its rounding error. The codes of the kinds are the
-checker's own: model files may number kinds freely, and give their names. Each density has one peak, so that its
-largest value in an interval is at the mode, or at the end nearest to the mode.
-
-A leaf's value in a cell is its largest density there, so that bounds on cells hold for every value in them; if the
-variable is summed out, it is the leaf's mass. An observed value is a cell of its own.
+The sizes of a formula's terms bound its rounding error. Each density has one peak, so that its largest value in an
+interval is at the mode, or at the end nearest to it. A leaf's value in a cell is its largest density there, or its
+mass if the variable is summed out. An observed value is a cell of its own.
 """
 
 from __future__ import annotations
@@ -102,8 +99,8 @@ def log1p_of(ratio: Fraction) -> float:
 def log_halves(p: Sequence[float], x: float, side: int) -> tuple[float, float]:
     """Return the logs of the masses between the centre and a value, and beyond the value, rounded to a side.
 
-    With r = z^2 / dof, u = r / (1 + r) and I the regularised incomplete beta function, the masses are
-    I_u(1/2, dof/2) / 2 and I_(1-u)(dof/2, 1/2) / 2. One is computed, and the other is 1/2 minus it.
+    With r = z^2 / dof, u = r / (1 + r) and I the regularised incomplete beta function, they are
+    I_u(1/2, dof/2) / 2 and I_(1-u)(dof/2, 1/2) / 2, which add up to 1/2.
     """
     if x == p[0] or math.isinf(x):
         return (-math.inf, LOG_HALF) if x == p[0] else (LOG_HALF, -math.inf)
@@ -121,8 +118,7 @@ def _log_half_beta(a: float, b: float, odds: Fraction, side: int) -> float:
     """Return ln(I_u(a, b) / 2), u = odds / (1 + odds), rounded to a side.
 
     I_u(a, b) is u^a (1-u)^b / (a B(a, b)) times the sum over n of products of u (a + b + k) / (a + 1 + k), k < n
-    (DLMF 8.17.8). All terms are positive, and their ratios tend to u monotonically, so that a geometric series
-    bounds the rest.
+    (DLMF 8.17.8). The ratios of terms tend to u monotonically, so that a geometric series bounds the rest.
     """
     u, total, term, factor, n = float(odds / (1 + odds)), 1.0, 1.0, math.inf, 0
     while n < SERIES_TERMS and (factor >= 1.0 or term > 1e-18 * total):
@@ -136,9 +132,8 @@ def _log_half_beta(a: float, b: float, odds: Fraction, side: int) -> float:
         return LOG_HALF if side > 0 else -math.inf
     beta = [math.lgamma(a + b), -math.lgamma(a), -math.lgamma(b)]
     powers = [-a * log1p_of(1 / odds), -b * log1p_of(odds)]
-    found = total_of(
-        [*powers, *beta, -math.log(a), math.log(total), LOG_HALF, side * (16.0 + 8.0 * n) * UNIT], side
-    )
+    terms = [*powers, *beta, -math.log(a), math.log(total), LOG_HALF, side * (16.0 + 8.0 * n) * UNIT]
+    found = total_of(terms, side)
     return min(found, LOG_HALF) if side > 0 else found
 
 
@@ -161,17 +156,10 @@ def _less(more: float, less: float, side: int) -> float:
     return total_of([more, math.log(-math.expm1(gap))], side) if gap < 0.0 else -math.inf
 
 
-TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
-NAMES = {
-    "truncated_gaussian": TRUNCATED,
-    "uniform": UNIFORM,
-    "exponential": EXPONENTIAL,
-    "laplace": LAPLACE,
-    "student_t": STUDENT_T,
-    "poisson": POISSON,
-    "geometric": GEOMETRIC,
-}
-KINDS, UNKNOWN = tuple(NAMES.values()), -8
+TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = KINDS = tuple(range(-1, -8, -1))
+NAMED = ("truncated_gaussian", "uniform", "exponential", "laplace", "student_t", "poisson", "geometric")
+NAMES: dict[str, int] = dict(zip(NAMED, KINDS, strict=True))
+UNKNOWN = -8  # model files may number kinds freely, and give their names
 LOG_PI = 1.1447298858494002
 FAR_TAIL = 30.0  # deviations from the mean
 MANY_COUNTS = 1000.0
@@ -229,7 +217,7 @@ def _log_tail_density(p: Sequence[float], x: float, side: int) -> float:
 
     With a the end nearer to the mean, alpha deviations away, and s deviations from a to x, the density is
     e^(-alpha s - s^2/2) over its integral up to the other end. There e^(-s^2/2) lies above 1 - s^2/2, and below 1
-    and 1 - s^2/2 + s^4/8. Logs of density and mass apart cancel, and lose alpha^2 units of the last place.
+    and 1 - s^2/2 + s^4/8. Separate logs of density and mass would lose alpha^2 units of the last place.
     """
     mean, sd, low, high = p
     near, far = (low, high) if mean < low else (high, low)
@@ -241,11 +229,9 @@ def _log_tail_density(p: Sequence[float], x: float, side: int) -> float:
     ends = -math.expm1(-z) / alpha, second / alpha**3
     mass = ends[0] - ends[1] if side > 0 else min(ends[0], ends[0] - ends[1] + 3.0 / alpha**3 / alpha**2)
     mass -= side * 16.0 * UNIT * (ends[0] + 1.0 / alpha**3)
-    return (
-        total_of([-alpha * s, -0.5 * s * s, -math.log(sd), -math.log(mass)], side)
-        if mass > 0.0
-        else side * math.inf
-    )
+    if not mass > 0.0:
+        return side * math.inf
+    return total_of([-alpha * s, -0.5 * s * s, -math.log(sd), -math.log(mass)], side)
 
 
 def _log_many_counts(mean: float, x: float, side: int) -> float:
@@ -253,9 +239,8 @@ def _log_many_counts(mean: float, x: float, side: int) -> float:
 
     With u = x / mean - 1, ln p = -mean ((1 + u) ln(1 + u) - u) - ln(2 pi x) / 2 - 1 / (12 x) + remainder.
     """
-    u = (x - mean) / mean
+    u, found = (x - mean) / mean, list[float]()
     power, k = u * u, 2
-    found: list[float] = []
     while abs(power) > 1e-18 * u * u:
         found.append(power / (k * (k - 1)))
         power, k = -power * u, k + 1
@@ -356,23 +341,16 @@ REAL_KINDS = (GAUSSIAN, *KINDS)
 def edges_of(variables: Sequence[Stored], arrays: Arrays, queried: Ints, point: Floats | None = None) -> Edges:
     """Return the ends of every real variable's cells, ascending, by its position in the model.
 
-    Queried variables are cut as the proof says. Given `point`, a value for each queried variable, such a variable
-    has one cell, which holds that value alone.
+    Queried variables are cut as the proof says; given `point`, their values, each has one cell, its value alone.
     """
     found: dict[int, Floats] = {}
     real = [v for v, variable in enumerate(variables) if "states" not in variable]
     if not real:
         return found
     intervals, cuts, ptr = arrays["intervals"], arrays["cuts"], arrays["cut_ptr"]
-    if (
-        intervals.shape != (len(variables), 2)
-        or np.any(np.isnan(intervals))
-        or cuts.ndim != 1
-        or ptr.dtype.kind != "i"
-        or ptr.shape != (len(queried) + 1,)
-        or not 0 <= ptr[0] <= ptr[-1] == len(cuts)
-        or np.any(ptr[1:] < ptr[:-1])
-    ):
+    fits = intervals.shape == (len(variables), 2) and not np.any(np.isnan(intervals)) and cuts.ndim == 1
+    fits = fits and ptr.dtype.kind == "i" and ptr.shape == (len(queried) + 1,)
+    if not fits or not 0 <= ptr[0] <= ptr[-1] == len(cuts) or np.any(ptr[1:] < ptr[:-1]):
         raise Rejected("the proof's intervals do not fit the model")
     for v in real:
         least, most = (float(x) for x in variables[v]["interval"])
@@ -414,10 +392,9 @@ def leaf_logs(
     """
     low, high = ends[:-1].copy(), ends[1:]
     low[1:] = np.nextafter(low[1:], np.inf)
+    of_leaf, rows = log_largest if is_queried else log_share, params.tolist()
     if kind == GAUSSIAN and is_queried:
         return log_peaks(params[:, :1], params[:, 1:2], low, high, side)
-    of_leaf = log_largest if is_queried else log_share
-    rows = params.tolist()
     if kind == GAUSSIAN:
         return np.array([[log_mass(p[0], p[1], float(low[0]), float(high[-1]), side)] for p in rows])
     out = np.empty((len(rows), len(low)))

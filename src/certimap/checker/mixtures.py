@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.checker.circuit import Graph
 from certimap.checker.leaves import (
@@ -45,6 +46,9 @@ SMOOTH = (GAUSSIAN, TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T)
 MOST_PARTS, MOST_LEAVES = 8000, 64_000
 
 
+Boxes = tuple[Floats, Floats, Flags]  # the ends of real variables, and the states of categorical ones
+
+
 class Majorants(NamedTuple):
     """Majorants of K components in B boxes: arrays (B, K), (B, K), (B, K, n), and bends (B, K, n) or (B, K, n, n).
 
@@ -65,23 +69,22 @@ def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, bu
     first = parts.start(threshold)
     if first is None:
         return
-    low, high = first[0][None], first[1][None]
-    mask = np.ones((1, int(columns[-1])), np.bool_)
+    boxes: list[NDArray[Any]] = [first[0][None], first[1][None], np.ones((1, int(columns[-1])), np.bool_)]
     rows, n_opened = max(4, min(256, ROOM // max(parts.work, 1))), 0
     budget.need(BOX_COST * FLOAT * rows * max(parts.work, 1), "a batch of boxes")
-    while len(low):
-        budget.need(3.0 * (low.nbytes + high.nbytes + mask.nbytes), "the boxes that wait")
-        n_opened += min(rows, len(low))
+    while len(boxes[0]):
+        budget.need(3.0 * sum(x.nbytes for x in boxes), "the boxes that wait")
+        n_opened += min(rows, len(boxes[0]))
         if n_opened > MOST_BOXES:
             raise Rejected(f"after {MOST_BOXES} boxes some have not closed")
-        found = _opened(parts, columns, threshold, low[-rows:], high[-rows:], mask[-rows:])
-        low, high = np.concatenate([low[:-rows], found[0]]), np.concatenate([high[:-rows], found[1]])
-        mask = np.concatenate([mask[:-rows], found[2]])
+        low, high, mask = (x[-rows:] for x in boxes)
+        found = _opened(parts, columns, threshold, low, high, mask)
+        boxes = [np.concatenate([x[:-rows], y]) for x, y in zip(boxes, found, strict=True)]
 
 
 def _opened(
     parts: Normals | Products, columns: Ints, threshold: float, low: Floats, high: Floats, mask: Flags
-) -> tuple[Floats, Floats, Flags]:
+) -> Boxes:
     """Return the parts of the boxes that do not close."""
     level, best = _levels(parts.tables, columns, mask)
     value, peak, slope, bend = parts.majorants(low, high)
@@ -111,7 +114,7 @@ def _opened(
             mask[several, start:stop] &= ~(of_state <= threshold)
             of_state = np.where(mask[several, start:stop], of_state, -np.inf)
             gains[several, v] = plain[rows[several]] - of_state.max(axis=1)
-    return _split(parts, columns, low, high, mask, score[rows], gains, bound[rows] - threshold)
+    return _split(parts, columns, (low, high, mask), score[rows], gains, bound[rows] - threshold)
 
 
 def _refute(parts: Normals | Products, threshold: float, point: Floats, level: Floats) -> None:
@@ -141,19 +144,11 @@ def _each(peak: Floats, best: Floats, tables: Floats) -> Floats:
 
 
 def _split(
-    parts: Normals | Products,
-    columns: Ints,
-    low: Floats,
-    high: Floats,
-    mask: Flags,
-    score: Floats,
-    gains: Floats,
-    need: Floats,
-) -> tuple[Floats, Floats, Flags]:
+    parts: Normals | Products, columns: Ints, boxes: Boxes, score: Floats, gains: Floats, need: Floats
+) -> Boxes:
     """Split each box on the categorical variable of the largest gain, or on the real one of the largest score."""
-    new: list[tuple[Floats, Floats, Flags]] = []
-    for row in range(len(low)):
-        a, b, states = low[row], high[row], mask[row]
+    new: list[Boxes] = []
+    for row, (a, b, states) in enumerate(zip(*boxes, strict=True)):
         kept = np.add.reduceat(states, columns[:-1], dtype=np.int64) if len(columns) > 1 else np.zeros(0, np.int64)
         if np.any(kept == 0):
             continue
@@ -175,9 +170,8 @@ def _split(
         below[j] = middle[j] if at is None else at
         above[j] = middle[j] if at is None else np.nextafter(at, np.inf)  # a cut belongs to the lower part
         new += [(a, below, states), (above, b, states)]
-    n, width = low.shape[1], mask.shape[1]
     if not new:
-        return np.empty((0, n)), np.empty((0, n)), np.empty((0, width), np.bool_)
+        return boxes[0][:0], boxes[1][:0], boxes[2][:0]
     return tuple(np.array(x) for x in zip(*new, strict=True))  # pyright: ignore[reportReturnType]
 
 
@@ -198,10 +192,9 @@ def kappa(z: Floats) -> Floats:
 
 
 def second_order(value: Floats, peak: Floats, slope: Floats, bend: Floats) -> tuple[Floats, Floats, Floats]:
-    """Bound the log of the sum of components over boxes; return bounds, looseness per variable, and a good t.
+    """Bound the log of the sum of components over boxes; return bounds, looseness per variable, a good t.
 
-    The last is an approximate maximiser in the coordinates t. A bound is infinite or NaN if no component has a
-    majorant that rises little.
+    The last nearly maximises. A bound is infinite or NaN if no component has a majorant that rises little.
     """
     inner = tuple(range(2, bend.ndim))
     n_parts = value.shape[1]
@@ -232,8 +225,8 @@ def _gathered(
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Return a factor, slope and matrix M: factor exp(slope t - t M t / 2) bounds the sum of the majorants.
 
-    The differences of bends from their mean raise the shares or enter a remainder, whichever is less. Also returns
-    the sizes of all terms, and the looseness due to each variable.
+    Differences of bends from their mean raise the shares or enter a remainder, whichever is less. Also returns the
+    sizes of all terms, and the looseness due to each variable.
     """
     is_full, inner, n = bend.ndim == 4, tuple(range(2, bend.ndim)), slope.shape[2]
     steep, bent = _mean(share, slope), _mean(share, bend)
@@ -279,10 +272,9 @@ def _rises(more: Floats, size: Floats, is_full: bool) -> Floats:
 def largest_quadratic(slope: Floats, matrix: Floats) -> tuple[Floats, Floats]:
     """Return upper bounds on the maximum of slope t - t M t / 2 over [-1, 1]^n, and approximate maximisers.
 
-    Slopes have shape (B, n), matrices (B, n, n). Write M = P - N + E with P and N positive semidefinite, however
-    inexact the eigenvalues are; the remainder E is bounded by its absolute size. With u the row sums of |N|, N is
-    at most diag(u). So M + diag(u) in place of M costs half the sum of u, and makes the function concave: it lies
-    below its tangent at any point.
+    Write M = P - N + E with P and N positive semidefinite, however inexact the eigenvalues are; E is bounded by
+    its absolute size. With u the row sums of |N|, N is at most diag(u). So M + diag(u) in place of M costs half
+    the sum of u, and makes the function concave: it lies below its tangent at any point.
     """
     n = slope.shape[1]
     if not n or not len(slope):
@@ -326,36 +318,29 @@ def _highest(slope: Floats, concave: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """The distinct leaves over one variable: kinds, parameters (padded with 0), log scales of the densities.
-
-    `low` and `high` are the ends of the supports, `mode` the peaks. `cuts` are all ends and kinks: a box that lies
-    on both sides of a cut is best split there; the cut itself belongs to the lower part.
-    """
+    """The distinct leaves over one variable."""
 
     kind: Ints
-    params: Floats
-    scale: Floats
-    low: Floats
+    params: Floats  # padded with 0
+    scale: Floats  # logs of the densities' scale factors, rounded up
+    low: Floats  # the ends of the supports
     high: Floats
     mode: Floats
-    cuts: Floats
+    cuts: Floats  # all ends and kinks: a box on both sides of a cut is best split there
     own_cuts: Floats  # two for each leaf; inf for none
 
     @classmethod
     def of(cls, kinds: Sequence[int], params: Sequence[Sequence[float]]) -> Leaves:
-        ends = [
-            (-math.inf, math.inf) if k == GAUSSIAN else support(k, p) for k, p in zip(kinds, params, strict=True)
-        ]
+        given = list(zip(kinds, params, strict=True))
+        ends = [(-math.inf, math.inf) if k == GAUSSIAN else support(k, p) for k, p in given]
         low, high = np.array(ends, np.float64).T
-        first = np.array(
-            [0.0 if k in (UNIFORM, EXPONENTIAL) else p[0] for k, p in zip(kinds, params, strict=True)]
-        )
+        first = np.array([0.0 if k in (UNIFORM, EXPONENTIAL) else p[0] for k, p in given])
         own = np.stack([np.nextafter(low, -np.inf), np.where(np.isinf(high), -np.inf, high)], axis=1)
         kind = np.array(kinds, np.int64)
         own[kind == LAPLACE, 0] = first[kind == LAPLACE]
         own = np.where(np.isfinite(own), own, np.inf)
         padded = np.array([[*p, 0.0, 0.0, 0.0][:4] for p in params])
-        scale = np.array([_scale(k, p) for k, p in zip(kinds, params, strict=True)])
+        scale = np.array([_scale(k, p) for k, p in given])
         mode, cuts = np.clip(first, low, high), np.unique(own[np.isfinite(own)])
         return cls(kind, padded, scale, low, high, mode, cuts, own)
 
@@ -366,19 +351,14 @@ class Leaves:
         reach = np.maximum(b - middle, middle - a) * (1.0 + 4.0 * UNIT)
         inner_low, inner_high = np.maximum(a, self.low), np.minimum(b, self.high)
         value, slope, bend, size = self._shapes(middle, reach, a, b)
-        top, _, _, top_size = self._shapes(
-            np.clip(self.mode, inner_low, np.maximum(inner_high, inner_low)), 0.0, a, b
-        )
+        peak = np.clip(self.mode, inner_low, np.maximum(inner_high, inner_low))
+        top, _, _, top_size = self._shapes(peak, 0.0, a, b)
         outside = inner_low > inner_high
         kinked = np.any((self.own_cuts >= a[:, :, None]) & (self.own_cuts < b[:, :, None]), axis=2)
         size = size + np.abs(slope) + np.abs(bend)
         value, top = value + 32.0 * UNIT * (1.0 + size), top + 32.0 * UNIT * (1.0 + top_size)
-        return Majorants(
-            np.where(outside, -np.inf, value),
-            np.where(outside, -np.inf, top),
-            np.where(kinked, 3.0, slope),
-            np.where(kinked, np.inf, bend),
-        )
+        value, top = (np.where(outside, -np.inf, x) for x in (value, top))
+        return Majorants(value, top, np.where(kinked, 3.0, slope), np.where(kinked, np.inf, bend))
 
     def _shapes(self, at: Floats, reach: Any, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Return logs at points in [low, high], slopes and bends per `reach`, and the sizes of the logs' terms."""
@@ -419,11 +399,11 @@ def _scale(kind: int, p: Sequence[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The products of a circuit: log weights, the leaf of each real variable, factors of categorical states."""
+    """The products of a circuit."""
 
     log_weights: Floats
-    chosen: Ints
-    tables: Floats
+    chosen: Ints  # the leaf of each real variable
+    tables: Floats  # the factor of each categorical state
     leaves: list[Leaves]
     within: Floats  # the interval of each real query variable
 
@@ -465,8 +445,7 @@ def _refuse_more(n_parts: int, n_leaves: int) -> None:
         raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
 
 
-@dataclass(eq=False)
-class _Flat:
+class _Flat(NamedTuple):
     """The components of a node: log weights, and the leaf or table of each query variable, -1 for none."""
 
     logs: Floats
@@ -518,19 +497,18 @@ class _Flattener:
 
     def product(self, parts: Sequence[_Flat]) -> _Flat:
         n = len(self.question.queried)
-        out = _Flat(np.zeros(1), np.full((1, n), -1, np.int64))
+        logs, rows = np.zeros(1), np.full((1, n), -1, np.int64)
         for part in parts:
-            _refuse_more(len(out.logs) * len(part.logs), len(out.logs) * len(part.logs) * n)
-            logs = up(out.logs[:, None] + part.logs).reshape(-1)
-            rows = np.maximum(out.rows[:, None], part.rows).reshape(len(logs), n)
-            out = _Flat(logs, rows)
-        return out
+            _refuse_more(len(logs) * len(part.logs), len(logs) * len(part.logs) * n)
+            logs = up(logs[:, None] + part.logs).reshape(-1)
+            rows = np.maximum(rows[:, None], part.rows).reshape(len(logs), n)
+        return _Flat(logs, rows)
 
 
 def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) -> Products:
-    """Multiply out a circuit under a query; reject leaves over whole numbers, and too many products.
+    """Multiply out a circuit under a query, whose real variables have one state each, the interval in `edges`.
 
-    In `question` each real variable has one state: the whole interval given by its `edges`.
+    Rejects leaves over whole numbers, and too many products.
     """
     flat = _Flattener(graph.tables(arrays, question, edges, 1), graph.variable, question, edges)
     found: dict[int, _Flat] = {}
@@ -550,10 +528,8 @@ def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) 
 
 def _products(arrays: Arrays, question: Question, edges: Edges, flat: _Flat, tables: Sequence[Floats]) -> Products:
     kind, start = np.asarray(arrays["kind"], np.int64), np.asarray(arrays["param_ptr"], np.int64)
-    leaves: list[Leaves] = []
-    chosen: list[Ints] = []
-    factors: list[Floats] = [np.zeros((len(flat.logs), 0))]
-    within: list[tuple[float, float]] = []
+    leaves, within = list[Leaves](), list[tuple[float, float]]()
+    chosen, factors = list[Ints](), [np.zeros((len(flat.logs), 0))]
     for place, v in enumerate(question.queried.tolist()):
         rows = flat.rows[:, place]
         if np.any(rows < 0) and np.any(flat.logs > -np.inf):
@@ -569,8 +545,6 @@ def _products(arrays: Arrays, question: Question, edges: Edges, flat: _Flat, tab
         leaves.append(Leaves.of(kinds, given))
         chosen.append(which.reshape(-1))
         within.append((float(edges[v][0]), float(edges[v][-1])))
-    n_parts = len(flat.logs)
-    picked = np.stack(chosen, axis=1) if chosen else np.zeros((n_parts, 0), np.int64)
-    return Products(
-        flat.logs, picked, np.concatenate(factors, axis=1), leaves, np.array(within, np.float64).reshape(-1, 2)
-    )
+    picked = np.stack(chosen, axis=1) if chosen else np.zeros((len(flat.logs), 0), np.int64)
+    ends = np.array(within, np.float64).reshape(-1, 2)
+    return Products(flat.logs, picked, np.concatenate(factors, axis=1), leaves, ends)

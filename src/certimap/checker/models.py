@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 Arrays = Mapping[str, NDArray[Any]]
-Stored = Mapping[
-    str, Any
-]  # a variable of a file: its name, and its states or its interval; or the labels of an answer
+Stored = Mapping[str, Any]  # a variable of a file: its name, its states or interval; or the labels of an answer
 LARGEST_LOG = 1e100  # nats; sums of larger numbers may overflow, and an infinite sum compares with nothing
 
 
@@ -109,25 +107,20 @@ def stored_tables(sizes: Ints, arrays: Arrays) -> Iterator[tuple[tuple[int, ...]
         scope = tuple(int(v) for v in arrays["scopes"][at : at + length])
         shape = [int(sizes[v]) for v in scope]
         n = int(np.prod(shape, dtype=np.int64))
-        values = np.asarray(arrays["tables"][done : done + n], np.float64).reshape(shape)
-        yield scope, values, bool(is_log)
+        yield scope, np.asarray(arrays["tables"][done : done + n], np.float64).reshape(shape), bool(is_log)
         at, done = at + length, done + n
 
 
 def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[PlainTable], list[int]]:
     """Write a hidden Chow-Liu tree as tables: latent variable n + i emits variable i."""
     n, k = len(sizes), len(arrays["root_prior"])
-    tables: list[PlainTable] = []
-    at = 0
+    tables, at = list[PlainTable](), 0
     for i, parent in enumerate(arrays["parent"].tolist()):
         states = int(sizes[i])
-        emission = arrays["emission"][at : at + k * states].reshape(k, states)
+        tables.append(PlainTable((n + i, i), _logs(arrays["emission"][at : at + k * states].reshape(k, states))))
         at += k * states
-        tables.append(PlainTable((n + i, i), _logs(emission)))
-        if parent < 0:
-            tables.append(PlainTable((n + i,), _logs(arrays["root_prior"])))
-        else:
-            tables.append(PlainTable((n + parent, n + i), _logs(arrays["transition"][i])))
+        scope, entries = (n + parent, n + i), arrays["transition"][i] if parent >= 0 else arrays["root_prior"]
+        tables.append(PlainTable(scope if parent >= 0 else (n + i,), _logs(entries)))
     return tables, [*sizes.tolist(), *[k] * n]
 
 
@@ -135,9 +128,8 @@ def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[PlainTable], list[
 class ReducedModel:
     """A product of tables under the evidence: observed variables are fixed, and weights are separate factors.
 
-    `log_slack` (nats) covers two errors: in the constant, which shifts every point alike; and in the table logs,
-    each right to its last place, which may change the difference between two points. The rounding of a sum is too
-    small to cover the second error where large logs cancel.
+    `log_slack` (nats) covers the errors of the constant, and of the table logs, each right to its last place,
+    which the rounding of a sum is too small to cover where large logs cancel.
     """
 
     tables: list[PlainTable]
@@ -150,9 +142,7 @@ class ReducedModel:
 def reduce(tables: Sequence[PlainTable], sizes: Sequence[int], question: Question) -> ReducedModel:
     """Fix the observed variables; states that other evidence excludes stay in the tables, with weight 0."""
     queried = [int(v) for v in question.queried]
-    fixed: dict[int, int] = {}
-    out: list[PlainTable] = []
-    constants: list[float] = []
+    fixed, out, constants = dict[int, int](), list[PlainTable](), list[float]()
     for v in range(len(question.sizes)):
         weights = question.weights_of(v)
         possible = np.flatnonzero(weights > -np.inf)
@@ -174,20 +164,18 @@ def reduce(tables: Sequence[PlainTable], sizes: Sequence[int], question: Questio
         if v not in mentioned and v not in queried and v not in fixed:
             constants.append(math.log(sizes[v]))  # summed out of nothing
     sizes_of_logs = [float(np.max(np.abs(t.logs), where=np.isfinite(t.logs), initial=0.0)) for t in out]
-    slack = UNIT * (
-        4.0 * math.fsum(abs(x) for x in constants if math.isfinite(x)) + 2.0 * math.fsum(sizes_of_logs)
-    )
+    size = math.fsum(abs(x) for x in constants if math.isfinite(x))
+    slack = UNIT * (4.0 * size + 2.0 * math.fsum(sizes_of_logs))
     return ReducedModel(out, list(sizes), queried, math.fsum(constants), slack)
 
 
 def spread(table: PlainTable, scope: Sequence[int]) -> Floats:
     """View a table with the axes of `scope`; the axis of a variable that it lacks has length one."""
-    order = sorted(range(len(table.scope)), key=lambda k: scope.index(table.scope[k]))
-    logs = table.logs.transpose(order)
+    places = [scope.index(v) for v in table.scope]
     shape = [1] * len(scope)
-    for axis, k in enumerate(order):
-        shape[scope.index(table.scope[k])] = logs.shape[axis]
-    return logs.reshape(shape)
+    for place, size in zip(places, table.logs.shape, strict=True):
+        shape[place] = size
+    return table.logs.transpose(sorted(range(len(places)), key=places.__getitem__)).reshape(shape)
 
 
 SECONDS, BYTES = 600.0, 2 * 10**9  # unless told otherwise
@@ -219,17 +207,12 @@ class CheckBudget:
         """Reject the proof if the time is up, or if the next step needs more bytes than are left."""
         self.look()
         if self.held + n_bytes > self.n_bytes:
-            raise Rejected(
-                f"{what} would take {_megabytes(n_bytes)} beside {_megabytes(self.held)}, and the check may take "
-                f"{_megabytes(self.n_bytes)} (max_memory), so that nothing is said of the proof"
-            )
+            wanted, held, most = (f"{n / 1e6:,.0f} MB" for n in (n_bytes, self.held, self.n_bytes))
+            limit = f"the check may take {most} (max_memory), so that nothing is said of the proof"
+            raise Rejected(f"{what} would take {wanted} beside {held}, and {limit}")
 
     def hold(self, n_bytes: float, what: str) -> None:
         """Count bytes of arrays that are kept; a negative count gives bytes back."""
         if n_bytes > 0.0:
             self.need(n_bytes, what)
         self.held += n_bytes
-
-
-def _megabytes(n_bytes: float) -> str:
-    return f"{n_bytes / 1e6:,.0f} MB"

@@ -1,9 +1,9 @@
 """Mixtures of Gaussians with full covariances, and linear-Gaussian networks, which are such mixtures.
 
-No inverse of a covariance matrix C is trusted: W is any lower triangular matrix for which W C W' - 1, computed
-with a bound on its rounding, has absolute row sums of at most `off` < 1. Then d'C^-1 d lies between
-|W d|^2 / (1 + off) and |W d|^2 / (1 - off), and det C between (1 -+ off)^n over the squared product of W's
-diagonal. C omits the variables that are summed out; observed variables are coordinates fixed in every box.
+No inverse of a covariance matrix C is trusted: W is any lower triangular matrix for which the absolute row sums of
+W C W' - 1, with a bound on its rounding, are at most `off` < 1. Then d'C^-1 d lies between |W d|^2 / (1 + off) and
+|W d|^2 / (1 - off), and det C between (1 -+ off)^n over the squared product of W's diagonal. C omits the variables
+that are summed out; observed variables are coordinates fixed in every box.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from certimap.checker.models import (
     CheckBudget,
     Question,
     Rejected,
-    Stored,
     reduce,
     refuse_huge,
     tables_of,
@@ -35,20 +34,12 @@ MOST_OFF = 1e-3
 MOST_CONFIGURATIONS = 4096
 
 
-def is_normal(kind: str) -> bool:
-    """Whether this module reads models of a kind."""
-    return kind == "linear-gaussian" or kind.endswith(":GaussianMixture")
-
-
 @dataclass(frozen=True, eq=False)
 class NormalMoments:
-    """K Gaussians over m variables, with bounds (`_off`) on the errors of their means and covariances.
+    """K Gaussians over m variables, with bounds (`_off`) on the errors of their means and covariances."""
 
-    `tables` has 0 or -inf per categorical state; log weights are right to `slack` nats.
-    """
-
-    log_weights: Floats
-    tables: Floats
+    log_weights: Floats  # right to `slack` nats
+    tables: Floats  # 0 or -inf per categorical state
     means: Floats
     means_off: Floats
     covariances: Floats
@@ -153,17 +144,15 @@ class Normals:
         slope = -np.einsum("bki,bkij->bkj", z, scaled) * shrink
         bend = -np.matmul(scaled.swapaxes(2, 3), scaled) * shrink[:, :, None]
         far = np.abs(z) + sizes
-        loose = (err * far).sum(axis=2) + (4.0 * m + 16.0) * UNIT * (
-            np.abs(self.tops) + 1.0 + (far * far).sum(axis=2)
-        )
+        size = np.abs(self.tops) + 1.0 + (far * far).sum(axis=2)
+        loose = (err * far).sum(axis=2) + (4.0 * m + 16.0) * UNIT * size
         value = self.tops - 0.5 * shrink[:, 0] * (z * z).sum(axis=2) + loose
         nearest = np.maximum(np.abs(z) - err - sizes * (1.0 + (m + 8.0) * UNIT), 0.0)
         means, means_off = self.means[:, :n], self.means_off[:, :n]
         beside = np.maximum(low[:, None] - means, means - high[:, None]) - means_off
         beside = np.maximum(beside, 0.0) / self.sds
-        away = np.maximum(
-            (nearest * nearest).sum(axis=2) * shrink[:, 0], (beside * beside).max(axis=2, initial=0.0)
-        )
+        farthest = (beside * beside).max(axis=2, initial=0.0)
+        away = np.maximum((nearest * nearest).sum(axis=2) * shrink[:, 0], farthest)
         peak = self.tops - 0.5 * away * (1.0 - (4.0 * m + 16.0) * UNIT) + UNIT * (np.abs(self.tops) + 1.0)
         rise = value + np.abs(slope).sum(axis=2) * (1.0 + 16.0 * UNIT)
         return Majorants(value, np.minimum(peak, rise), slope, bend)
@@ -173,17 +162,10 @@ class Normals:
         return None
 
 
-def normals_of(
-    kind: str,
-    variables: Sequence[Stored],
-    arrays: Arrays,
-    question: Question,
-    intervals: Floats,
-    budget: CheckBudget,
-) -> Normals:
+def normals_of(kind: str, arrays: Arrays, question: Question, intervals: Floats, budget: CheckBudget) -> Normals:
     """Read a model of Gaussians under a query; `intervals` has the interval or (twice) value of real variables."""
-    real = np.array([v for v, variable in enumerate(variables) if "states" not in variable], np.int64)
-    fits = intervals.shape == (len(variables), 2) and not np.any(np.isnan(intervals))
+    real = np.flatnonzero(question.sizes == 0)
+    fits = intervals.shape == (len(question.sizes), 2) and not np.any(np.isnan(intervals))
     if not fits or not np.all(intervals[real, 0] <= intervals[real, 1]):
         raise Rejected("the proof's intervals do not fit the model")
     is_queried = np.isin(real, question.queried)
@@ -191,9 +173,8 @@ def normals_of(
     if not np.all(np.isfinite(intervals[real[seen]])):
         raise Rejected("a value that is observed is not finite")
     if np.any(~is_queried & ~seen & (np.isfinite(intervals[real]).any(axis=1))):
-        raise Rejected(
-            "the checker knows no masses of intervals of a Gaussian with covariances; query the variable"
-        )
+        text = "the checker knows no masses of intervals of a Gaussian with covariances; query the variable"
+        raise Rejected(text)
     asked = [v for v in question.queried.tolist() if v in real]
     wanted = [*asked, *real[seen].tolist()]
     moments = (_network if kind == "linear-gaussian" else _mixture)(arrays, question, wanted, budget)
@@ -241,13 +222,8 @@ def _nodes(arrays: Arrays, sizes: Ints) -> dict[int, _Node]:
         above, parents = parents[:count], parents[count:]
         discrete, real = [u for u in above if sizes[u]], [u for u in above if not sizes[u]]
         shape = [int(sizes[u]) for u in discrete]
-        found[v] = _Node(
-            discrete,
-            real,
-            take("intercepts", shape),
-            take("coefficients", [*shape, len(real)]),
-            take("sds", shape),
-        )
+        intercepts, coefficients = take("intercepts", shape), take("coefficients", [*shape, len(real)])
+        found[v] = _Node(discrete, real, intercepts, coefficients, take("sds", shape))
     if len(found) != len(sizes) - first or np.any(sizes[:first] == 0) or any(at[k] != len(arrays[k]) for k in at):
         raise Rejected("the network's arrays do not fit its variables")
     return found
@@ -255,8 +231,7 @@ def _nodes(arrays: Arrays, sizes: Ints) -> dict[int, _Node]:
 
 def _ordered(nodes: Mapping[int, _Node], wanted: Sequence[int]) -> list[int]:
     """Return variables and all their real ancestors, parents first; refuse a cycle."""
-    needed, order = set(wanted), list[int]()
-    waiting = list(wanted)
+    needed, order, waiting = set(wanted), list[int](), list(wanted)
     while waiting:
         more = set(nodes[waiting.pop()].real) - needed
         needed |= more

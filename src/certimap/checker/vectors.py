@@ -1,14 +1,9 @@
 """Sets of vectors, and a file's reason for each vector that is dropped.
 
-For each product of sets the file lists the rows that could exceed the threshold. For each set it lists the rows
-dominated by combinations of others, with the members and weights of each combination, and the groups of other rows
-that are replaced by their maximum. Rows are numbered in the order of the products, which rounding cannot change.
-
-Without such lists, rows dominated by a single other row are dropped, and rows of large sets are grouped
-(`PlainVectors`).
-
-Dropping x for a convex combination of y_i that dominates it loses nothing: whatever multiplies a vector later is
-linear and nonnegative, so some y_i ends at least as high as x. "What a certificate means" has the proof.
+For each product of sets the file lists the rows that could exceed the threshold, and for each set the rows
+dominated by combinations of others, with members and weights, and the groups of rows replaced by their maximum.
+Rows are numbered in the order of the products. Dropping x for a convex combination of y_i that dominates it loses
+nothing: whatever multiplies a vector later is linear and nonnegative, so some y_i ends at least as high as x.
 """
 
 from __future__ import annotations
@@ -30,14 +25,11 @@ LARGEST_LOG = 60.0  # cap on the log ratio of a member's entry to the dropped ve
 
 @dataclass(eq=False)
 class Vectors:
-    """A set of vectors, in logs: the context of each row and its entries.
-
-    `error` is how far (nats) rounding may have raised an entry above the truth.
-    """
+    """A set of vectors, in logs: the context of each row and its entries."""
 
     context: Ints
     values: Floats
-    error: float
+    error: float  # nats by which rounding may have raised an entry above the truth
 
     @property
     def n_bytes(self) -> int:
@@ -63,8 +55,8 @@ class Step:
 
     # the rows of a product that may exceed the threshold, ascending; the other attributes number these from 0
     listed: Ints
-    # rows dominated by combinations of others: the number of members of each, the members, and their weights. A
-    # member is kept, or dropped later in this order for a combination of two or more.
+    # rows dominated by combinations of others: the number of members of each, the members, and their weights; a
+    # member is kept, or dropped later in this order for a combination of two or more
     gone: Ints
     lengths: Ints
     members: Ints
@@ -75,9 +67,8 @@ class Step:
     def loss(self, found: Vectors, budget: CheckBudget) -> float:
         """Return the nats lost to ties in a set; reject a row dropped without cause."""
         n_rows = PIECE // max(1, found.values.shape[1]) + int(self.lengths.max(initial=0))
-        budget.need(
-            5.0 * FLOAT * (n_rows * found.values.shape[1] + len(found.context)), "vectors that are compared"
-        )
+        n_compared = n_rows * found.values.shape[1] + len(found.context)
+        budget.need(5.0 * FLOAT * n_compared, "vectors that are compared")
         if np.any(self.lengths < 1) or not self.lengths.sum() == len(self.members) == len(self.counts):
             raise Rejected("a combination of vectors has no members")
         rank, owners = np.full(len(found.context), len(self.gone)), np.repeat(self.gone, self.lengths)
@@ -173,10 +164,7 @@ def undominated(found: Vectors, budget: CheckBudget) -> tuple[Vectors, float]:
 
 
 def best_room(values: Floats, kept: Floats) -> Floats:
-    """For each row, return the largest r such that some kept row exceeds it by at least r nats in every column.
-
-    A negative r means that no kept row dominates the row.
-    """
+    """For each row, return the largest r such that some kept row exceeds it by at least r nats in every column."""
     out = np.full(len(values), -np.inf)
     step = max(1, PIECE // max(1, values.size))
     for start in range(0, len(kept), step):
@@ -214,9 +202,9 @@ class VectorScript:
         given = {"sizes": np.empty((0, len(self.NAMES)), np.uint8), **blank} if self.is_blank else arrays
         self.plan, self.sizes, self.level = np.asarray(given["plan"]), np.asarray(given["sizes"]), level
         self.columns = [np.asarray(given[name]) for name in self.NAMES]
-        if any(a.dtype.kind not in "iu" or a.dtype.itemsize > 4 for a in [self.plan, self.sizes, *self.columns]):
-            raise Rejected("the kept vectors are damaged")
-        if self.sizes.shape[1:] != (len(self.NAMES),) or np.any(self.sizes < 0):
+        given = [self.plan, self.sizes, *self.columns]
+        is_odd = any(a.dtype.kind not in "iu" or a.dtype.itemsize > 4 for a in given)
+        if is_odd or self.sizes.shape[1:] != (len(self.NAMES),) or np.any(self.sizes < 0):
             raise Rejected("the kept vectors are damaged")
         budget.hold(2.0 * FLOAT * self.sizes.size, "the sizes of steps")
         self.ends = np.cumsum(self.sizes.astype(np.int64), axis=0)
@@ -286,14 +274,10 @@ class PlainVectors(VectorScript):
             return 1
         self.n_acts += 1
         if self.n_acts > MAX_SPLITS:
-            raise Rejected(
-                f"more than {MAX_SPLITS} boxes have to be split, and the file says of none how they close"
-            )
-        top = max(float(s.max()) for s in part.states)
-        sums = [
-            np.sum(np.exp(s[b] - top)) if b.sum() > 1 else np.inf
-            for b, s in zip(part.box, part.states, strict=True)
-        ]
+            text = f"more than {MAX_SPLITS} boxes have to be split, and the file says of none how they close"
+            raise Rejected(text)
+        top, pairs = max(float(s.max()) for s in part.states), zip(part.box, part.states, strict=True)
+        sums = [np.sum(np.exp(s[b] - top)) if b.sum() > 1 else np.inf for b, s in pairs]
         return 2 + int(np.argmin(sums))
 
     def begin(self) -> None:

@@ -38,7 +38,7 @@ from certimap.checker.models import (
     tables_of,
 )
 from certimap.checker.network import boxes_beside, value_at
-from certimap.checker.normals import is_normal, normals_of
+from certimap.checker.normals import normals_of
 from certimap.checker.numbers import UNIT, Floats, Ints
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
@@ -406,8 +406,8 @@ def _checked(
     claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
         log_value = _circuit(variables, arrays, claim, proof, budget)
-    elif is_normal(kind):
-        log_value = _normal(kind, variables, arrays, claim, proof, budget)
+    elif kind == "linear-gaussian" or kind.endswith(":GaussianMixture"):
+        log_value = _normal(kind, arrays, claim, proof, budget)
     else:
         log_value = _network(kind, arrays, claim, proof, budget)
     said = claim.statement(log_value) + (_exactly(kind, arrays, claim, budget) if exact else "")
@@ -463,14 +463,12 @@ def _circuit(
     return log_value
 
 
-def _normal(
-    kind: str, variables: Sequence[Stored], arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget
-) -> float:
+def _normal(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
     """Check as `_circuit` does, for mixtures of Gaussians with covariances and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
         raise Rejected("of a mixture of Gaussians, one answer with delta 0 is proved, by the method 'mixture'")
     asked, columns = claim.question, _columns(claim.question)
-    normals = normals_of(kind, variables, arrays, asked, proof.arrays["intervals"], budget)
+    normals = normals_of(kind, arrays, asked, proof.arrays["intervals"], budget)
     is_real = asked.query_sizes == 0
     log_value = normals.log_value(claim.values[0][is_real], claim.answers[0][~is_real], columns)
     check_mixture(normals, columns, claim.threshold(claim.least([log_value])), budget)
@@ -500,7 +498,7 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Chec
         log_total = ProofBuckets.of(everything, budget=budget).bound([], 1)
         _check_draws(claim, proof, log_value - log_total, budget)
     elif claim.method == "vectors":
-        check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, budget)
+        check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays)
     else:
         raise Rejected(f"a proof by {claim.method!r} does not cover a network")
     return log_value

@@ -184,7 +184,7 @@ def recorded(
     level = log_value - math.log1p(-epsilon) + slack - (1.0 + MARGIN) * allowance
     recorder = VectorRecorder(level, max_bytes, budget)
     try:
-        exclude(tree, answers, level, allowance, recorder, budget)
+        exclude(tree, answers, level, allowance, recorder)
     except Rejected:
         return None
     return written(recorder)
