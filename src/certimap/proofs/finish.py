@@ -1,18 +1,21 @@
-"""Completes proof files: joins the record of a run with its model and query, or finds a proof of its own."""
+"""Proof files: completed from the record of a run, or found anew, and handed to the checker."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.buckets import BucketLayout, ProofBuckets
+from certimap.checker.file import read_within
 from certimap.checker.leaves import NAMES
-from certimap.checker.models import CheckBudget, ReducedModel, Rejected, reduce, tables_of
+from certimap.checker.models import BYTES, SECONDS, CheckBudget, ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.models import Question as Asked
 from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.numbers import UNIT
@@ -20,7 +23,7 @@ from certimap.checker.verdict import LARGEST_TOLERANCE
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
 from certimap.circuits.leaves.kind import leaf_kinds
-from certimap.core.arguments import Record
+from certimap.core.arguments import Record, check_number, is_path, keywords_hinted
 from certimap.core.arrays import Array, Floats
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Label, Real
@@ -30,7 +33,10 @@ from certimap.core.query import Query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
-from certimap.errors import ModelError, SolverError, TooLarge
+from certimap.errors import ModelError, ParseError, QueryError, SolverError, TooLarge
+from certimap.interop import as_model
+from certimap.io.files import suffix_of
+from certimap.io.formats import FORMATS
 from certimap.io.native import encoded_label, exported, fingerprint
 from certimap.networks.elimination import looks_too_wide
 from certimap.proofs.script import Arrays
@@ -42,7 +48,7 @@ def answers_of(result: MapResult) -> list[dict[str, Label]]:
     return [result.assignment] if result.top is None else [answer for answer, _ in result.top]
 
 
-def least_log(result: MapResult) -> float:
+def _least_log(result: MapResult) -> float:
     """Return ln of the density or probability of the worst answer."""
     log_value = result.log_prob if result.top is None else result.top[-1][1]
     return -math.inf if log_value is None else log_value
@@ -70,35 +76,24 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
         def prober(self) -> PlanProber:
             return PlanProber(self.plan, self.workers)
 
-    control = Control.starting_now(seconds)
-    certificate, epsilon = result.certificate, result.certificate.epsilon
-    answers = answers_of(result)
-    log_value = least_log(result)
+    control, certificate = Control.starting_now(seconds), result.certificate
+    answers, log_value, epsilon = answers_of(result), _least_log(result), certificate.epsilon
+    ask = partial(Request, Frontier(first_draws=0), delta=0.0, tolerance=certificate.tolerance)
     for _ in range(MAX_SEARCHES):
         try:
-            request = Request(
-                Frontier(first_draws=0),
-                epsilon,
-                delta=0.0,
-                tolerance=certificate.tolerance,
-                top_k=None if result.top is None else len(answers),
-                warm_start=answers,
-                proof_bytes=max_bytes,
-            )
+            top_k = None if result.top is None else len(answers)
+            request = ask(epsilon=epsilon, top_k=top_k, warm_start=answers, proof_bytes=max_bytes)
             found = run(Plain.from_circuit(model, query, control=control), request, control=control)
         except (TimeUp, TooLarge):
             return None
         if not found.certified or found.proof is None or not found.proof.arrays:
             return None
-        gain = least_log(found) - log_value
+        gain, proof = _least_log(found) - log_value, found.proof
         if gain <= 0.0 or certificate.epsilon == 0.0:
             is_discrete = query.query_domain.is_discrete
-            return (
-                found.proof if is_discrete else Proof(found.proof.meta, _at_ends(model, query, found.proof.arrays))
-            )
+            return proof if is_discrete else Proof(proof.meta, _at_ends(model, query, proof.arrays))
         # the search closed boxes around a better answer; the answer to be proved needs a smaller epsilon there
-        answers.insert(0, found.assignment)
-        answers = answers[: 1 if result.top is None else len(result.top)]
+        answers = [found.assignment, *answers][: 1 if result.top is None else len(result.top)]
         log_value += gain
         epsilon = -math.expm1(math.log1p(-epsilon) + gain)
         if not epsilon > 0.0:
@@ -117,9 +112,8 @@ def _at_ends(model: Circuit, query: Query, arrays: Arrays) -> Arrays:
             for v, a, b in zip(model.leaf_var[nodes].tolist(), low.tolist(), high.tolist(), strict=True):
                 ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
     whole, ptr = intervals_of(query)["intervals"], arrays["cut_ptr"]
-    cuts: list[Floats] = []
+    cuts, n_columns = list[Floats](), 0
     columns: list[Array] = []  # for each new column of a variable, the old column that contains it
-    n_columns = 0
     for k, v in enumerate(query.variables.tolist()):
         old = arrays["cuts"][ptr[k] : ptr[k + 1]]
         inside = [x for x in ends.get(v, ()) if -math.inf < x and whole[v, 0] <= x < whole[v, 1]]
@@ -200,7 +194,7 @@ def of_network(
         return draft
     if is_drawn:
         return Proof(draft.meta | own, draft.arrays)
-    arrays: dict[str, Array] | None = {}
+    arrays: Arrays | None = {}
     if has_sums and result.seconds >= EASY:
         from certimap.proofs.vectors import recorded
 
@@ -269,23 +263,6 @@ def is_smooth(model: Circuit, query: Query, result: MapResult) -> bool:
     return not np.any(np.isin(kinds, [poisson, geometric])) and bool(np.any(kinds != uniform))
 
 
-def refused(model: Model, query: Query, result: MapResult) -> str | None:
-    """Return why an answer to a mixture of Gaussians has no proof, or None."""
-    if result.certificate.delta > 0.0:
-        return "of a mixture of Gaussians what holds for certain is proved; ask with delta=0"
-    if result.top is not None and len(result.top) > 1:
-        return "a proof covers one answer of a mixture of Gaussians; leave top_k out"
-    if set(query.intervals) - set(query.variables.tolist()):
-        return "the checker knows no masses of intervals of Gaussians with covariances; query their variables"
-    return None
-
-
-def checked_here(model: Model, proof: Proof, seconds: float) -> Verdict:
-    """Run the checker's search, which will take as long when the proof is checked."""
-    kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, proof, hidden=hidden, budget=CheckBudget.starting_now(seconds))
-
-
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may also take 4 times the solving, or the time left
 
 
@@ -294,9 +271,8 @@ def wants_for_proof(
 ) -> Sequence[Capability] | None:
     """Return the capabilities to request for a query with a proof: on circuits, boxes that can be retraced."""
     if not isinstance(model, Model):
-        raise SolverError(
-            f"a {type(model).__name__} has no model that a proof could be about; ask a model instead"
-        )
+        name = type(model).__name__
+        raise SolverError(f"a {name} has no model that a proof could be about; ask a model instead")
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.solvers.box_search.frontier import Frontier
 
@@ -325,7 +301,7 @@ def finished(
         )
         if proved.proof is None or certificate.delta > 0.0 or needed <= certificate.tolerance:
             return proved
-        if checked_here(model, proved.proof, seconds).accepted:
+        if _verdict(model, proved.proof, CheckBudget.starting_now(seconds)).accepted:
             if tolerance == certificate.tolerance:
                 return proved
             note = f"it is of a relative tolerance of {tolerance:.2g}, which the rounding of its check needs"
@@ -350,33 +326,35 @@ def _completed(
     if is_table and len(query.variables):
         draft = of_network(model, query, result, draft, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
+    without = partial(replace, result, proof=None)
     if reason is not None:
-        return replace(result, proof=None, no_proof=reason)
+        return without(no_proof=reason)
     if isinstance(model, NORMALS) or (isinstance(model, Circuit) and is_smooth(model, query, result)):
         given = _asked(query)  # a proof of a mixture of Gaussians cuts no variable into cells
         arrays = given if isinstance(model, Circuit) else {k: given[k] for k in ("log_weights", "intervals")}
         proof = Proof({**_meta(model, result, draft), "method": "mixture"}, arrays)
-        verdict = checked_here(model, proof, seconds)
-        if verdict.accepted or isinstance(model, NORMALS):
-            why = None if verdict.accepted else f"the checker found no proof: {verdict.message}"
-            return replace(result, proof=proof if verdict.accepted else None, no_proof=why)
+        verdict = _verdict(model, proof, CheckBudget.starting_now(seconds))
+        if verdict.accepted:
+            return replace(result, proof=proof, no_proof=None)
+        if isinstance(model, NORMALS):
+            return without(no_proof=f"the checker found no proof: {verdict.message}")
     is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
     if isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
         found = searched(model, query, result, max_bytes, seconds)
         if found is None:
             text = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
-            return replace(result, proof=None, no_proof=text)
+            return without(no_proof=text)
         draft = found
     meta = _meta(model, result, draft)
     short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
     proof = Proof(meta, _asked(query) | draft.arrays)
     if proof.n_bytes > max_bytes:
-        text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
-        return replace(result, proof=None, no_proof=text)
+        size = f"{proof.n_bytes:,} bytes"
+        return without(no_proof=f"the proof would take {size}, and max_proof={max_bytes:,} accepts fewer")
     if isinstance(model, Circuit) and not model.domain.is_discrete:  # the checker's logs may be too coarse for it
-        verdict = checked_here(model, proof, seconds)
+        verdict = _verdict(model, proof, CheckBudget.starting_now(seconds))
         if not verdict.accepted:
-            return replace(result, proof=None, no_proof=f"the checker found no proof: {verdict.message}")
+            return without(no_proof=f"the checker found no proof: {verdict.message}")
     return replace(result, proof=proof, no_proof=short)
 
 
@@ -387,23 +365,16 @@ def _asked(query: Query) -> Arrays:
 
 def _meta(model: Model, result: MapResult, draft: Proof) -> Record:
     """Return a proof's data on its model, answer and claim."""
-    certificate = result.certificate
-    encoded = [
-        {name: encoded_label(label, name) for name, label in answer.items()} for answer in answers_of(result)
-    ]
+    answers = answers_of(result)
+    encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
+    numbers = {name: getattr(result.certificate, name) for name in ("epsilon", "delta", "tolerance")}
+    claim = {"kind": result.certificate.kind.value, **numbers, "log_joint": result.log_joint}
     return {
         **draft.meta,
         "model": fingerprint(model),
         "answer": encoded[0],
         "others": encoded[1:],
-        "claim": {
-            "kind": certificate.kind.value,
-            "epsilon": certificate.epsilon,
-            "delta": certificate.delta,
-            "tolerance": certificate.tolerance,
-            "log_joint": result.log_joint,
-            **draft.meta.get("claim", {}),
-        },
+        "claim": claim | draft.meta.get("claim", {}),
         "solver": result.solver,
         "written_by": f"certimap {result.version}",
         "seed": result.seed,
@@ -427,6 +398,89 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None
-    if isinstance(model, NORMALS):
-        return refused(model, query, result)
+    if not isinstance(model, NORMALS):
+        return None
+    if result.certificate.delta > 0.0:
+        return "of a mixture of Gaussians what holds for certain is proved; ask with delta=0"
+    if result.top is not None and len(result.top) > 1:
+        return "a proof covers one answer of a mixture of Gaussians; leave top_k out"
+    if set(query.intervals) - set(query.variables.tolist()):
+        return "the checker knows no masses of intervals of Gaussians with covariances; query their variables"
     return None
+
+
+@keywords_hinted()
+def check(
+    model: Any,
+    proof: Proof | MapResult | str | os.PathLike[str],
+    *,
+    exact: bool = False,
+    time_limit: float | None = SECONDS,
+    max_memory: int | None = BYTES,
+) -> Verdict:
+    """Check a proof by code that shares nothing with the solvers; see `docs/proofs.md`.
+
+    Parameters
+    ----------
+    model
+        The model of the query, or a model of another library (see `certimap.from_object`).
+    proof
+        A proof (`result.proof`), a result that has one, or the path of a proof file.
+    exact
+        Check a small model by enumeration in exact numbers too.
+    time_limit
+        Seconds after which the check gives up and rejects the proof. None: no limit. By default ten minutes.
+    max_memory
+        Bytes that the check may use beside the model; a proof that needs more is rejected before they are
+        allocated. None: no limit. By default 2 GB.
+
+    Returns
+    -------
+    Verdict
+        True if the claim is proved; its `message` gives the statement proved, or the step that fails.
+
+    Raises
+    ------
+    ParseError
+        If the file is no proof. A proof that would unpack to more than `max_memory` is rejected instead.
+    ModelError
+        For a model that has no plain arrays.
+    QueryError
+        If `model` is no model, or a limit is no positive number.
+    """
+    model = as_model(model)
+    for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):
+        expected = f"{unit} above 0, or None for no limit"
+        if value is not None and check_number(name, value, expected, QueryError) <= 0.0:
+            raise QueryError(f"{name} is {value}; expected {expected}")
+    budget = CheckBudget.starting_now(time_limit, max_memory)
+    try:
+        found = _proof_of(proof, budget)
+    except Rejected as reason:
+        return Verdict(False, f"rejected: {reason}")
+    return _verdict(model, found, budget, exact)
+
+
+def _verdict(model: Model, proof: Proof, budget: CheckBudget, exact: bool = False) -> Verdict:
+    kind, variables, arrays, hidden = exported(model)
+    return check_arrays(kind, variables, arrays, proof, hidden=hidden, exact=exact, budget=budget)
+
+
+def _proof_of(given: Any, budget: CheckBudget) -> Proof:
+    """Return the proof meant by the user; name the mistake for a model file or a result without a proof."""
+    if isinstance(given, MapResult):
+        given = given.proof
+    if given is None:
+        raise QueryError("there is no proof to check; map_query(..., proof=True) asks for one")
+    if isinstance(given, Proof):
+        return given
+    if not is_path(given):
+        raise QueryError(f"a {type(given).__name__} is no proof; expected result.proof, or the path of its file")
+    try:
+        return read_within(given, budget)
+    except ParseError:
+        known = FORMATS.get(suffix_of(given))
+        if known is None or not known.is_text or not os.path.isfile(given):
+            raise
+        text = f"is a model file (.{known.name}: {known.holds}), and no proof; expected what proof.write() wrote"
+        raise ParseError(text, given) from None

@@ -1,8 +1,8 @@
 """Relaxations in proofs by steps: variables whose buckets are too large are eliminated in groups of tables.
 
-A mini-bucket tree, whose shifts and weights the solvers' code tightens, determines the groups. The steps use the
-checker's arithmetic, in the part for which the tree was built or in a part below it. Hidden variables are summed
-out at once, after splits, or after relaxations drop states. Steps of dual ascent shift costs between tables.
+A mini-bucket tree, whose shifts and weights the solvers' code tightens, determines the groups. Hidden variables
+are summed out at once, after splits, or after relaxations drop states. Steps of dual ascent shift costs between
+tables.
 """
 
 from __future__ import annotations
@@ -37,14 +37,8 @@ COST_BITS = 46  # of the integers that the ascent moves, so that sums of thousan
 
 
 def ascended(network: PlainNetwork, gap: float) -> Floats:
-    """Return shifts that lower the bound, found by sweeps over integers.
-
-    Entries far below the largest entry of their table, zeros included, are first raised to a level that no good
-    assignment reaches.
-    """
-    if not network.tables:
-        return np.zeros(0)
-    return _as_shifts(network, _swept(network, gap))
+    """Return shifts that lower the bound, found by sweeps over integers."""
+    return _as_shifts(network, _swept(network, gap)) if network.tables else np.zeros(0)
 
 
 def cut(network: PlainNetwork) -> Floats | None:
@@ -71,7 +65,7 @@ def cut(network: PlainNetwork) -> Floats | None:
 
 
 def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
-    """Return the changes of each table's entries after sweeps of dual ascent."""
+    """Return the changes of tables after sweeps of dual ascent; entries far below the largest are raised first."""
     reach = REACH * max(gap, 1e-6)
     unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
     tables = tuple(
@@ -91,10 +85,8 @@ def _swept(network: PlainNetwork, gap: float) -> dict[Scope, Floats]:
             break
     moved, ptr = dual.tables - costs.arrays.tables, costs.arrays.table_ptr.tolist()
     moves: Floats = moved.astype(np.float64) * unit
-    return {
-        scope: moves[ptr[k] : ptr[k + 1]].reshape(logs.shape)
-        for k, (scope, logs) in enumerate(network.tables.items())
-    }
+    tables = enumerate(network.tables.items())
+    return {scope: moves[ptr[k] : ptr[k + 1]].reshape(logs.shape) for k, (scope, logs) in tables}
 
 
 def _as_shifts(network: PlainNetwork, moves: Mapping[Scope, Floats]) -> Floats:
@@ -121,10 +113,7 @@ def _lines(stack: Floats) -> list[Floats]:
 
 
 def _flattening(stack: Floats) -> list[Floats]:
-    """Return shifts that flatten the tables that are sums of functions of one variable each; NaN for other tables.
-
-    Moving such a table to its variables does not raise the bound, and decouples the variables.
-    """
+    """Return shifts that flatten the sums of functions of one variable each; NaN for other tables."""
     with np.errstate(invalid="ignore"):
         lines = _lines(stack)
         rest = stack
@@ -241,10 +230,9 @@ def problem_of(network: PlainNetwork) -> Problem:
 
 
 def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed, int]]:
-    """Yield relaxations, cheap ones first, each again after further tightening, within a share of the time.
+    """Yield relaxations, cheap ones first, each again after further tightening, and the boxes to try with each.
 
-    Each comes with the number of boxes to try before the next one. The relaxation of the lowest bound comes once
-    more at the end, without a limit on boxes.
+    The relaxation of the lowest bound comes once more at the end, without a limit on boxes.
     """
     problem = problem_of(network)
     limits = Control.starting_now(TIGHTENING_SHARE * script.control.seconds_left)
@@ -273,8 +261,8 @@ def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed
 def covered(checked: ReducedModel, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
     """Return steps that close boxes by a relaxation, splitting open ones, and the script's threshold (nats).
 
-    If no relaxation closes them, returns the steps of the best relaxation's bound on all boxes, and that bound;
-    None if no relaxation fits.
+    If none closes them, returns the best relaxation's bound on all boxes, with its steps; None if no relaxation
+    fits.
     """
     last: Relaxed | None = None
     for found, n_boxes in relaxations(PlainNetwork.of(checked), script):
@@ -306,9 +294,13 @@ def _closed(script: Script, parts: list[PlainNetwork], found: Relaxed, n_boxes: 
             if network.hidden or not script.close(network):
                 return False
             continue
-        v = min(each, key=lambda u: (float(np.sum(np.exp(each[u] - each[u].max()))), u))
-        waiting += script.split(network, v)[::-1]
+        waiting += script.split(network, _narrowest(each))[::-1]
     return True
+
+
+def _narrowest(each: States) -> int:
+    """Return the variable whose states' bounds have the smallest sum, relative to the largest."""
+    return min(each, key=lambda u: (float(np.sum(np.exp(each[u] - each[u].max()))), u))
 
 
 def bounded(checked: ReducedModel, script: Script) -> tuple[Arrays, float] | None:
@@ -397,8 +389,7 @@ def order_of_values(checked: ReducedModel, control: Control) -> list[int]:
 def summed_out(script: Script, part: ScriptPart) -> PlainNetwork | list[ScriptPart]:
     """Return a part's network without hidden variables, or the parts of a split; an empty list if it closes.
 
-    If the sums do not fit, relaxations drop states first: small relaxations, then larger ones if splits would take
-    too many table entries.
+    If the sums do not fit, relaxations drop states first, larger ones if splits would take too many table entries.
     """
     network, hint = part.network, part.hint
     if isinstance(hint, Sums):
@@ -419,9 +410,8 @@ def summed_out(script: Script, part: ScriptPart) -> PlainNetwork | list[ScriptPa
         return []
     if isinstance(left, PlainNetwork):
         return summed_out(script, replace(part, network=left, hint=None)) if left.hidden else left
-    _, each = left.probe(network)
-    v = min(each, key=lambda u: (float(np.sum(np.exp(each[u] - each[u].max()))), u))
-    return [replace(part, network=below, depth=part.depth + 1, hint=left) for below in script.split(network, v)]
+    below = script.split(network, _narrowest(left.probe(network)[1]))
+    return [replace(part, network=one, depth=part.depth + 1, hint=left) for one in below]
 
 
 def _orders(network: PlainNetwork, control: Control) -> list[list[int]]:

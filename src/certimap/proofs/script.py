@@ -9,21 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from certimap.checker import steps as step
 from certimap.checker.network import PlainNetwork, Scope
-from certimap.checker.steps import (
-    BACK,
-    CLOSE,
-    DIVIDE,
-    DROP,
-    ELIMINATE,
-    GROUP,
-    MAXIMISE,
-    REPLACE,
-    SHIFT,
-    SPLIT,
-    TRY,
-    shares,
-)
+from certimap.checker.steps import shares
 from certimap.core.arrays import Array, Flags, Floats
 from certimap.core.control import Control
 
@@ -95,7 +83,7 @@ class Script:
             raise Open
 
     def shift(self, network: PlainNetwork, shifts: Floats) -> None:
-        self.steps.append(SHIFT)
+        self.steps.append(step.SHIFT)
         self.shifts.append(shifts)
         self.n_bytes += shifts.nbytes
         network.shift(shifts)
@@ -106,20 +94,20 @@ class Script:
         kept = {v: found > level for v, found in each.items()}
         if all(flags.all() for flags in kept.values()):
             return network
-        self.steps.append(DROP)
+        self.steps.append(step.DROP)
         self.kept.append(np.concatenate(list(kept.values())))
         self.n_bytes += len(self.kept[-1]) // 8 + 1
         return network.keep(kept) if all(flags.any() for flags in kept.values()) else None
 
     def divide(self, levels: list[float]) -> None:
         """Give each component a level of its own."""
-        self.steps.append(DIVIDE)
+        self.steps.append(step.DIVIDE)
         self.shifts.append(np.array(levels))
         self.n_bytes += 8 * len(levels)
 
     def eliminate(self, network: PlainNetwork, v: int) -> None:
         self.look()
-        self.steps += [ELIMINATE, v]
+        self.steps += [step.ELIMINATE, v]
         network.eliminate(v)
 
     def group(
@@ -127,7 +115,7 @@ class Script:
     ) -> None:
         """Eliminate copies of a variable, one per group of its tables; only a hidden variable has weights."""
         self.look()
-        self.steps += [GROUP, v, *groups]
+        self.steps += [step.GROUP, v, *groups]
         numbers = np.concatenate([*shifts, weights])
         self.shifts.append(numbers)
         self.n_bytes += numbers.nbytes
@@ -138,23 +126,23 @@ class Script:
         """Close a part if its bound allows it."""
         if network.bound() > self.threshold:
             return False
-        self.steps.append(CLOSE)
+        self.steps.append(step.CLOSE)
         return True
 
     def tried(self, network: PlainNetwork) -> PlainNetwork:
         """Return a copy for the next steps."""
-        self.steps.append(TRY)
+        self.steps.append(step.TRY)
         return network.copy()
 
     def back(self, network: PlainNetwork, tried: PlainNetwork) -> PlainNetwork:
         """Return the network without the states that its copy has lost."""
-        self.steps.append(BACK)
+        self.steps.append(step.BACK)
         return network.without_lost(tried)
 
     def split(self, network: PlainNetwork, v: int) -> list[PlainNetwork]:
         """Split a network on a variable, into one part per state."""
         self.look()
-        self.steps += [SPLIT, v]
+        self.steps += [step.SPLIT, v]
         return list(network.split(v))
 
     @property
@@ -168,10 +156,10 @@ class Script:
         self.n_bytes = mark[3]
 
     def maximise(self, network: PlainNetwork, v: int, by: Scope) -> None:
-        self.steps += [MAXIMISE, v, sorted(network.near[v]).index(by)]
+        self.steps += [step.MAXIMISE, v, sorted(network.near[v]).index(by)]
         network.maximise(v, by)
 
     def replace(self, network: PlainNetwork, v: int, by: Scope) -> None:
         self.look()
-        self.steps += [REPLACE, v, sorted(network.near[v]).index(by)]
+        self.steps += [step.REPLACE, v, sorted(network.near[v]).index(by)]
         network.replace(v, by)

@@ -36,13 +36,11 @@ def steps_of(
     """Return steps that close boxes of a problem at a script's threshold; None if none are found in time.
 
     A part is eliminated if that takes at most `quick_entries` table entries, or `most_entries` after costs have
-    been moved; otherwise it is split. Given a point whose value is at or just below the threshold, components get
-    their own levels.
+    been moved; otherwise it is split. Given a point at or just below the threshold, components get own levels.
     """
     answer = None if point is None else dict(zip(checked.queried, point, strict=True))
-    waiting = [
-        ScriptPart(network, script.threshold, answer=answer) for network in [*parts_of(checked, boxes)][::-1]
-    ]
+    networks = list(parts_of(checked, boxes))[::-1]
+    waiting = [ScriptPart(network, script.threshold, answer=answer) for network in networks]
     for part in waiting:
         if part.point is not None and not part.network.hidden:
             part.slack = part.level - math.fsum([*part.network.constants, _value(part.network, part.point)])
@@ -70,10 +68,9 @@ def _whole(checked: ReducedModel, boxes: list[Box], script: Script) -> Arrays | 
     """Return the steps that eliminate an unreduced box, which may be narrower than a reduced one."""
     (network,) = parts_of(checked, boxes)
     alone = Script(script.threshold, script.control, script.max_bytes, slack=script.slack)
-    is_done = not network.hidden and _is_eliminated(
-        alone, network, _best_plan(script, network, script.most_entries)
-    )
-    return alone.arrays if is_done else None
+    if network.hidden or not _is_eliminated(alone, network, _best_plan(script, network, script.most_entries)):
+        return None
+    return alone.arrays
 
 
 def _settled(script: Script, part: ScriptPart) -> list[ScriptPart]:
@@ -112,10 +109,8 @@ def _settled(script: Script, part: ScriptPart) -> list[ScriptPart]:
         left = script.drop(network, each)
         if left is None:
             return []
-        part.network = left
-        if n_before - sum(part.network.sizes.values()) <= SHARE * n_before and bound - after <= SHARE * (
-            after - script.threshold
-        ):
+        part.network, n_dropped = left, n_before - sum(left.sizes.values())
+        if n_dropped <= SHARE * n_before and bound - after <= SHARE * (after - script.threshold):
             break
     if not _reduced(script, part):
         return []
@@ -130,9 +125,8 @@ def _divided(script: Script, part: ScriptPart) -> list[ScriptPart]:
     if answer is None or len(found) < 2:
         return []
     values = [_value(network, answer) for network in found]
-    needed = [
-        network.bound() - value + MARGIN * (1.0 + abs(value)) for network, value in zip(found, values, strict=True)
-    ]
+    pairs = zip(found, values, strict=True)
+    needed = [network.bound() - value + MARGIN * (1.0 + abs(value)) for network, value in pairs]
     slack = script.threshold - math.fsum([*whole.constants, *values])
     slack -= MARGIN * (1.0 + abs(script.threshold) + math.fsum(map(abs, values)))
     open_ones, share = len(found), slack / len(found)
@@ -146,10 +140,7 @@ def _divided(script: Script, part: ScriptPart) -> list[ScriptPart]:
     levels = [value + min(need, share) for value, need in zip(values, needed, strict=True)]
     script.divide(levels)
     parts = zip(found, levels, values, strict=True)
-    return [
-        replace(part, network=network, level=level, slack=level - value, hint=None)
-        for network, level, value in parts
-    ]
+    return [replace(part, network=one, level=level, slack=level - value, hint=None) for one, level, value in parts]
 
 
 def _value(network: PlainNetwork, answer: Mapping[int, int]) -> float:
@@ -209,9 +200,8 @@ def _maximise_determined(script: Script, network: PlainNetwork) -> None:
     waiting = sorted(network.hidden)
     while waiting:
         v = waiting.pop()
-        fitting = [
-            s for s in sorted(network.near[v]) if not network.hidden - {v} & set(s) and _determines(network, v, s)
-        ]
+        around = [s for s in sorted(network.near[v]) if not network.hidden - {v} & set(s)]
+        fitting = [s for s in around if _determines(network, v, s)]
         if fitting:
             script.maximise(network, v, fitting[0])
             waiting += sorted(network.hidden & {u for scope in network.near[v] for u in scope} - set(waiting))
