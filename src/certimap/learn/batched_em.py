@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,10 +15,9 @@ from certimap.core.arrays import Ints
 from certimap.core.progress import Progress
 from certimap.learn.estimator import DensityEstimator, check_count, is_late
 
-Rows = Ints
-C = TypeVar("C")  # expected counts
 P = TypeVar("P")  # parameters
-B = TypeVar("B")
+C = TypeVar("C")  # expected counts
+B = TypeVar("B")  # a block of rows
 T = TypeVar("T")
 
 
@@ -58,18 +58,55 @@ class BatchLearner(DensityEstimator):
         check_count("workers", 1 if self.workers is None else self.workers, 1)
 
 
-class RowPasses(ABC, Generic[P, C]):
-    """Rows of a table, over which counts and likelihoods are summed."""
+class RowPasses(ABC, Generic[P, C, B]):
+    """Rows of a table, in blocks for threads; sums over them do not depend on the number of threads."""
 
     n_rows: int
+    workers: int
+    ahead: int = 1  # blocks per thread at a time
 
     @abstractmethod
-    def expected_counts(self, parameters: P, rows: Rows | None = None) -> tuple[C, float]:
+    def blocks(self, rows: Ints | None) -> Sequence[B]:
+        """Split some rows, or all, into blocks that fit into memory."""
+
+    @abstractmethod
+    def counts_of(self, parameters: P, block: B) -> tuple[C, float]:
+        """Return the expected counts of a block and the sum of the natural-log likelihoods of its rows."""
+
+    @abstractmethod
+    def add(self, total: C, counts: C) -> None:
+        """Add counts to a total in place."""
+
+    @abstractmethod
+    def move(self, running: C, counts: C, rate: float, n_batch: int) -> None:
+        """Move running counts by `rate` towards the counts of `n_batch` rows, scaled up to all rows."""
+
+    @abstractmethod
+    def log_prob_of(self, parameters: P, block: B) -> float:
+        """Return the sum of the natural-log likelihoods of the rows of a block."""
+
+    def expected_counts(self, parameters: P, rows: Ints | None = None) -> tuple[C, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
+        found = self._each(partial(self.counts_of, parameters), rows)
+        total, log_likelihood = next(found)  # empty tables are rejected earlier
+        for counts, log_prob in found:
+            self.add(total, counts)
+            log_likelihood += log_prob
+        return total, log_likelihood
 
-    @abstractmethod
     def mean_log_likelihood(self, parameters: P) -> float:
         """Return the mean natural-log likelihood of all rows."""
+        return sum(self._each(partial(self.log_prob_of, parameters), None)) / self.n_rows
+
+    def _each(self, work: Callable[[B], T], rows: Ints | None) -> Iterator[T]:
+        """Apply a function to all blocks, some per thread at a time, and yield its results in their order."""
+        blocks, together = self.blocks(rows), self.ahead * self.workers
+        if self.workers == 1 or len(blocks) == 1:
+            yield from map(work, blocks)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            for start in range(0, len(blocks), together):
+                yield from pool.map(work, blocks[start : start + together])
 
 
 class BatchedEM(ABC, Generic[P, C]):
@@ -83,8 +120,8 @@ class BatchedEM(ABC, Generic[P, C]):
     def __init__(
         self,
         settings: BatchLearner,
-        passes: RowPasses[P, C],
-        held_out: RowPasses[P, C] | None,
+        passes: RowPasses[P, C, Any],
+        held_out: RowPasses[P, C, Any] | None,
         rng: np.random.Generator,
         running: C | None,
         parameters: P,
@@ -102,10 +139,6 @@ class BatchedEM(ABC, Generic[P, C]):
     @abstractmethod
     def maximise(self, counts: C) -> P:
         """Return the most probable parameters given expected counts and smoothing."""
-
-    @abstractmethod
-    def move(self, running: C, counts: C, rate: float, n_batch: int) -> None:
-        """Move running counts by `rate` towards the counts of a batch of `n_batch` rows."""
 
     def train(self, title: str, deadline: float | None) -> bool:
         """Learn until the validation score stops rising; return whether the deadline ended learning."""
@@ -151,16 +184,6 @@ class BatchedEM(ABC, Generic[P, C]):
             rows = np.sort(order[start : start + batch])
             counts, log_likelihood = self._passes.expected_counts(self.parameters, rows)
             total += log_likelihood
-            self.move(running, counts, 1.0 / (2.0 + number + b / len(cuts)), len(rows))
+            self._passes.move(running, counts, 1.0 / (2.0 + number + b / len(cuts)), len(rows))
             self.parameters = self.maximise(running)
         return total
-
-
-def in_threads(work: Callable[[B], T], blocks: Sequence[B], workers: int, ahead: int = 1) -> Iterator[T]:
-    """Apply a function to all blocks, `ahead` per thread at a time, and yield its results in their order."""
-    if workers == 1 or len(blocks) == 1:
-        yield from map(work, blocks)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(blocks), ahead * workers):
-            yield from pool.map(work, blocks[start : start + ahead * workers])

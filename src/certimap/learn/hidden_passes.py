@@ -8,21 +8,16 @@ work on the distinct patterns of each subtree; near the leaves there are far few
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
 from certimap.core.arrays import Floats, Floats32, Ints, Ints32, spans
 from certimap.core.domain import Domain
-from certimap.learn.batched_em import RowPasses, in_threads
+from certimap.learn.batched_em import RowPasses
 from certimap.learn.clusters import mix
 from certimap.learn.kernels.rows import absorb_message, add_rows, divide_out, k_means, number_patterns
 
-Rows = Ints | None
-T = TypeVar("T")
 BLOCK_NUMBERS = 1 << 25  # a block's beliefs and messages hold twice as many, or as parameters if these are more
 _SPAN = 2**62  # keys of patterns stay below
 NEIGHBOURS = 12
@@ -39,20 +34,6 @@ class Counts:
     root: Floats
     transition: Floats32
     emission: Floats
-
-    def add(self, other: Counts) -> None:
-        """Add other counts."""
-        self.root += other.root
-        self.transition += other.transition
-        self.emission += other.emission
-
-    def move_to(self, other: Counts, rate: float, weight: float) -> None:
-        """Move by `rate` towards `weight` times the other counts."""
-        self.root += rate * (weight * other.root - self.root)
-        self.emission += rate * (weight * other.emission - self.emission)
-        for mine, theirs in zip(self.transition, other.transition, strict=True):  # a table at a time stays near
-            mine *= np.float32(1.0 - rate)
-            mine += np.float32(rate * weight) * theirs
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +104,7 @@ class Patterns:
             n_parts *= 2
 
 
-class Passes(RowPasses[Parameters, Counts]):
+class Passes(RowPasses[Parameters, Counts, PatternBlock]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads."""
 
     # `codes` is (n, n_rows), `n_states[i]` where missing; `order` and `parent` are as in `Parameters`
@@ -136,30 +117,30 @@ class Passes(RowPasses[Parameters, Counts]):
         self._patterns = Patterns(codes, order, parent)
         self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
 
-    def blocks(self, rows: Ints) -> list[PatternBlock]:
-        """Split rows into blocks that fit into memory."""
+    def blocks(self, rows: Ints | None) -> list[PatternBlock]:
+        if rows is None:
+            return self._all
         most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the number of parameters
         return self._patterns.blocks(rows, most // self.n_hidden)
 
-    def expected_counts(self, parameters: Parameters, rows: Rows = None) -> tuple[Counts, float]:
-        """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        found = self._map(_block_counts, parameters, rows)
-        total, log_likelihood = next(found)  # empty tables are rejected earlier
-        for counts, log_prob in found:
-            log_likelihood += log_prob
-            total.add(counts)
-        return total, log_likelihood
+    def counts_of(self, parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
+        return _block_counts(parameters, block)
 
-    def mean_log_likelihood(self, parameters: Parameters) -> float:
-        """Return the mean natural-log likelihood of all rows (single precision inside)."""
-        return sum(self._map(lambda tree, block: _upward(tree, block).log_prob, parameters, None)) / self.n_rows
+    def add(self, total: Counts, counts: Counts) -> None:
+        total.root += counts.root
+        total.transition += counts.transition
+        total.emission += counts.emission
 
-    def _map(
-        self, work: Callable[[Parameters, PatternBlock], T], parameters: Parameters, rows: Rows
-    ) -> Iterator[T]:
-        """Apply a function to all blocks and yield its results in their order."""
-        blocks = self._all if rows is None else self.blocks(rows)
-        return in_threads(partial(work, parameters), blocks, self.workers)
+    def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
+        weight = self.n_rows / n_batch
+        running.root += rate * (weight * counts.root - running.root)
+        running.emission += rate * (weight * counts.emission - running.emission)
+        for mine, new in zip(running.transition, counts.transition, strict=True):  # a table at a time stays near
+            mine *= np.float32(1.0 - rate)
+            mine += np.float32(rate * weight) * new
+
+    def log_prob_of(self, parameters: Parameters, block: PatternBlock) -> float:
+        return _upward(parameters, block).log_prob
 
 
 @dataclass

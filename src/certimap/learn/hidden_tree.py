@@ -200,9 +200,6 @@ class _Training(BatchedEM[Parameters, Counts]):
             judge = Passes(self.domain, np.ascontiguousarray(held_out.codes.T), *tree)
         super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
 
-    def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
-        running.move_to(counts, rate, self.n_rows / n_batch)
-
     def maximise(self, counts: Counts) -> Parameters:
         """Return the most probable parameters given expected counts and smoothing."""
         smoothing = self.choice.smoothing

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from certimap.core.arguments import keywords_hinted, shown
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import DataError
-from certimap.learn.batched_em import BatchedEM, BatchLearner, RowPasses, in_threads
+from certimap.learn.batched_em import BatchedEM, BatchLearner, RowPasses
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import (
     LearnerSettings,
@@ -29,8 +28,6 @@ from certimap.learn.estimator import (
 from certimap.learn.leaves import Bars
 from certimap.learn.table import DataTable, one_hot
 
-Rows = Ints
-T = TypeVar("T")
 MAX_BLOCK = 512
 BLOCK_NUMBERS = 1 << 24  # values and products of one block
 
@@ -44,15 +41,9 @@ class Tables:
     # value; empty for larger regions
     leaves: list[Floats]
 
-    def blend(self, other: Tables, keep: float, add: float) -> None:
-        """Multiply by `keep` and add `add` times the other tables."""
-        for mine, theirs in zip([*self.weights, *self.leaves], [*other.weights, *other.leaves], strict=True):
-            mine *= keep
-            mine += add * theirs
-
-    def zeros(self) -> Tables:
-        """Return tables of 0 of the same shapes."""
-        return Tables([np.zeros_like(w) for w in self.weights], [np.zeros_like(e) for e in self.leaves])
+    @property
+    def arrays(self) -> list[Floats]:
+        return [*self.weights, *self.leaves]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +56,11 @@ class _Values:
     log_probs: Floats
 
 
-class RegionPasses(RowPasses[Tables, Tables]):
+class RegionPasses(RowPasses[Tables, Tables, Ints]):
     """Rows of a table, cut into blocks for threads; results do not depend on the number of threads."""
 
     # `pixels`: variables of regions of one pixel, else -1; `codes`: (n_rows, n), `n_states[i]` where missing
+    ahead = 2
 
     def __init__(
         self, graph: RegionGraph, pixels: list[int], codes: Ints, n_nodes: int, workers: int | None
@@ -79,26 +71,24 @@ class RegionPasses(RowPasses[Tables, Tables]):
         self.n_rows = len(codes)
         self.workers = workers or os.cpu_count() or 1
 
-    def expected_counts(self, parameters: Tables, rows: Rows | None = None) -> tuple[Tables, float]:
-        """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        total, log_likelihood = parameters.zeros(), 0.0
-        for counts, log_probs in self._map(self._block_counts, parameters, rows):
-            total.blend(counts, 1.0, 1.0)
-            log_likelihood += float(log_probs.sum())
-        return total, log_likelihood
-
-    def mean_log_likelihood(self, parameters: Tables) -> float:
-        """Return the mean natural-log likelihood of all rows."""
-        blocks = self._map(lambda tables, codes: self._upward(tables, codes).log_probs, parameters, None)
-        return sum(float(v.sum()) for v in blocks) / self.n_rows
-
-    def _map(self, work: Callable[[Tables, Rows], T], tables: Tables, rows: Rows | None) -> Iterator[T]:
-        """Apply a function to all blocks and yield its results in their order."""
+    def blocks(self, rows: Ints | None) -> list[Ints]:
         codes = self.codes if rows is None else self.codes[rows]
-        blocks = [codes[a : a + self.block] for a in range(0, len(codes), self.block)]
-        return in_threads(partial(work, tables), blocks, self.workers, ahead=2)
+        return [codes[a : a + self.block] for a in range(0, len(codes), self.block)]
 
-    def _upward(self, tables: Tables, codes: Rows) -> _Values:
+    def add(self, total: Tables, counts: Tables) -> None:
+        for mine, new in zip(total.arrays, counts.arrays, strict=True):
+            mine += new
+
+    def move(self, running: Tables, counts: Tables, rate: float, n_batch: int) -> None:
+        keep, weight = 1.0 - rate, rate * self.n_rows / n_batch
+        for mine, new in zip(running.arrays, counts.arrays, strict=True):
+            mine *= keep
+            mine += weight * new
+
+    def log_prob_of(self, parameters: Tables, block: Ints) -> float:
+        return float(self._upward(parameters, block).log_probs.sum())
+
+    def _upward(self, tables: Tables, codes: Ints) -> _Values:
         out = _Values([], [], [], np.empty(0))
         logs: list[Floats] = []
         for r, splits in enumerate(self.graph.splits):
@@ -124,26 +114,27 @@ class RegionPasses(RowPasses[Tables, Tables]):
             logs.append(largest + np.log(top))
         return replace(out, log_probs=logs[-1] + np.log(out.of_regions[-1][:, 0]))
 
-    def _block_counts(self, tables: Tables, codes: Rows) -> tuple[Tables, Floats]:
-        """Return the expected counts of a block and ln p of its rows: values times their gradients, top down."""
-        found = self._upward(tables, codes)
-        values, counts = found.of_regions, tables.zeros()
+    def counts_of(self, parameters: Tables, block: Ints) -> tuple[Tables, float]:
+        found = self._upward(parameters, block)  # then values times their gradients, top down
+        zeros = ([np.zeros_like(x) for x in arrays] for arrays in (parameters.weights, parameters.leaves))
+        counts = Tables(*zeros)
+        values = found.of_regions
         gradients = [np.zeros(v.shape) for v in values]
         gradients[-1] = 1.0 / values[-1]
         for r in range(len(values) - 1, -1, -1):
             splits, gradient = self.graph.splits[r], gradients[r]
             if not splits:
                 n_columns = counts.leaves[r].shape[1]
-                states = np.eye(n_columns)[codes[:, self.pixels[r]]]
+                states = np.eye(n_columns)[block[:, self.pixels[r]]]
                 counts.leaves[r][:] = (gradient * values[r]).T @ states
                 continue
-            counts.weights[r][:] = tables.weights[r] * (gradient.T @ found.products[r])
-            parts = np.split(gradient @ tables.weights[r], len(splits), axis=1)
+            counts.weights[r][:] = parameters.weights[r] * (gradient.T @ found.products[r])
+            parts = np.split(gradient @ parameters.weights[r], len(splits), axis=1)
             for (a, b), part, factor in zip(splits, parts, found.factors[r], strict=True):
                 part *= factor[:, None]
                 gradients[a] += part * values[b]
                 gradients[b] += part * values[a]
-        return counts, found.log_probs
+        return counts, float(found.log_probs.sum())
 
 
 Rectangle = tuple[int, int, int, int]  # first row, first column, end of the rows, end of the columns
@@ -334,9 +325,6 @@ class _Training(BatchedEM[Tables, Tables]):
             weights.append(shares * rng.uniform(1.0 - SPREAD, 1.0 + SPREAD, shares.shape))
             leaves.append(nothing)
         return Tables(weights, leaves)
-
-    def move(self, running: Tables, counts: Tables, rate: float, n_batch: int) -> None:
-        running.blend(counts, 1.0 - rate, rate * self.n_rows / n_batch)
 
     def maximise(self, counts: Tables) -> Tables:
         """Return the most probable parameters given expected counts and smoothing."""
