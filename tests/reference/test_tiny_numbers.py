@@ -120,7 +120,7 @@ def test_evidence_of_draws_far_below_float64(log_p: float) -> None:
         record = DrawRecord(published=published, tolerance=1e-9, slack=1e-12)
         record.add(0.0, -math.inf, 10**6)
         assert 0.0 <= record.evidence(log_p, 0.1) < 1e-290
-        assert record.needed(4.6, log_p, 0.1, 0.0, -math.inf) == math.inf
+        assert record.needed(4.6, log_p, 0.1, 0.0, -math.inf, None) == math.inf
     needed = bounds.log_draws_needed(log_p, 1e-300)
     assert needed == pytest.approx(math.log(300 * math.log(10.0)) - log_p, rel=1e-12)
 
