@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -26,6 +26,7 @@ TOGETHER = 256  # rows conditioned together
 N_KEPT = 4096  # answers kept for later rows that ask the same
 N_PARTS = 64  # parts that rows are split into; serves up to this many workers
 Outcome = MapResult | CertimapError | MemoryError
+_Sent = tuple[int, Any, Any, int]  # a row for a worker: its number, variables, evidence and seed
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
 
@@ -37,16 +38,6 @@ class BatchRow:
     # returns variables and evidence for `map_query`; its exceptions count as the row's failure
     ask: Callable[[], tuple[Any, Any]]
     place: str  # a prefix of the row's errors when they are raised; "" for none
-
-
-class _Sent(NamedTuple):
-    """A row in the form that is sent to a worker."""
-
-    number: int
-    label: Any
-    variables: Any
-    evidence: Any
-    seed: int
 
 
 def map_rows(
@@ -114,7 +105,7 @@ def _spread_outcomes(
         sent: list[_Sent] = []
         for k in parts[i]:
             try:
-                sent.append(_Sent(k, rows[k].label, *rows[k].ask(), seeds[k]))
+                sent.append((k, *rows[k].ask(), seeds[k]))
             except CertimapError as error:  # kept as the row's failure, until its turn
                 refused[k] = error
         return sent
@@ -180,13 +171,12 @@ def _judged(row: BatchRow, outcome: Outcome, errors: OnError) -> MapResult | Fai
     """Return a result unchanged; raise an exception, or convert it to the row's `FailedQuery`."""
     if isinstance(outcome, MapResult):
         return outcome
-    if isinstance(outcome, MemoryError):
-        if errors == "raise":
-            raise outcome
-        return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
     if errors == "raise":
-        named = isinstance(outcome, ParseError) or not row.place  # a ParseError names its file and line
-        raise outcome if named else at_place(outcome, row.place) from None
+        if isinstance(outcome, ParseError | MemoryError) or not row.place:  # a ParseError names its file and line
+            raise outcome from None
+        raise at_place(outcome, row.place) from None
+    if isinstance(outcome, MemoryError):
+        return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
     return FailedQuery(row.label, type(outcome).__name__, str(outcome))
 
 
@@ -201,9 +191,9 @@ def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
 
 def _answer_part(session: Session, sent: Sequence[_Sent]) -> dict[int, Outcome]:
     """Answer rows in a worker; return their outcomes by row number."""
-    rows = [BatchRow(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
-    outcomes = _outcomes(session, rows, [s.seed for s in sent], False)
-    return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
+    rows = [BatchRow(None, lambda asked=(variables, evidence): asked, "") for _, variables, evidence, _ in sent]
+    outcomes = _outcomes(session, rows, [seed for *_, seed in sent], False)
+    return {number: outcome for (number, *_), outcome in zip(sent, outcomes, strict=True)}
 
 
 def check_errors(errors: str) -> None:
@@ -216,14 +206,10 @@ def rows_of_frame(variables: Any, frame: Any) -> list[BatchRow]:
     """Return one row for each row of a data frame whose columns are variables."""
     columns: list[Any] = list(frame.columns)
     refuse_doubled(columns, "the frame of evidence has two columns")
-    rows = frame.itertuples(index=False, name=None)
-
-    def ask(values: tuple[Any, ...]) -> tuple[Any, Any]:
-        return variables, dict(zip(columns, values, strict=True))
-
+    rows = zip(list(frame.index), frame.itertuples(index=False, name=None), strict=True)
     return [
-        BatchRow(label, lambda values=values: ask(values), f"row {label!r}")
-        for label, values in zip(list(frame.index), rows, strict=True)
+        BatchRow(label, lambda held=held: (variables, dict(zip(columns, held, strict=True))), f"row {label!r}")
+        for label, held in rows
     ]
 
 

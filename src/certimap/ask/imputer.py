@@ -144,7 +144,10 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         `X` is a 2-D array, a list of rows, or a pandas frame; `y` is ignored. Raises DataError for an unknown
         method, a column without any value, infinite numbers, and input the method cannot take.
         """
-        self._check()
+        for name, least in (("max_levels", 1), ("bins", 2)):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise DataError(f"{name} is {shown(value)}; a whole number from {least} is expected")
         array: Any = _validated(self, X, reset=True)
         columns = _columns(X, array)
         self._names = list(columns)
@@ -164,12 +167,6 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         self.domain_ = read_table(table, kinds=dict.fromkeys(table, "categorical")).domain
         self.model_ = self._learner().fit(table).model_
         return self
-
-    def _check(self) -> None:
-        for name, least in (("max_levels", 1), ("bins", 2)):
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise DataError(f"{name} is {shown(value)}; a whole number from {least} is expected")
 
     def _learner(self) -> Any:
         """Return an estimator, configured with the domain and the seed."""
