@@ -179,14 +179,10 @@ class _Training(BatchedEM[Parameters, Counts]):
     ) -> None:
         self.choice, self.domain, k = choice, table.domain, choice.n_states
         indicators = one_hot(self.domain, table.points)
-        counts = pair_counts(indicators)
-        joint = smoothed_joint(counts, self.domain, 1.0)
+        joint = smoothed_joint(pair_counts(indicators), self.domain, 1.0)
         self.order, self.parent = spanning_tree(mutual_information(joint, self.domain))
         self.offsets = self.domain.offsets[:-1] + np.arange(len(self.domain))
-        diagonal = np.diag(counts)
-        observed = np.add.reduceat(diagonal, self.domain.offsets[:-1])
-        sizes = self.domain.n_states
-        self.margin = (diagonal + 1.0 / np.repeat(sizes, sizes)) / np.repeat(observed + 1.0, sizes)
+        self.margins = table.margins()
         running: Counts | None = None  # batches would undo what split states have learned
         if start is None:
             running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
@@ -207,8 +203,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         for i in range(len(self.domain)):
             start = int(self.offsets[i])
             rows = slice(start, start + int(self.domain.n_states[i]))
-            mine = slice(self.domain.offsets[i], self.domain.offsets[i + 1])
-            smoothed = counts.emission[rows] + smoothing * self.margin[mine, None]
+            smoothed = counts.emission[rows] + smoothing * self.margins[i][:, None]
             emission[rows] = smoothed / smoothed.sum(axis=0)
         k = len(counts.root)
         root = counts.root + smoothing / k

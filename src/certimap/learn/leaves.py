@@ -176,11 +176,13 @@ def densest(judged: Sequence[Floats]) -> int:
     return best
 
 
-def check_leaves(leaves: Mapping[str, Any] | None, domain: Domain) -> None:
-    """Raise DataError if `leaves` names a column that does not exist."""
-    for name in leaves or {}:
-        if name not in domain:
+def options_of(table: DataTable, leaves: Mapping[str, Any] | None) -> list[list[LeafFamily]]:
+    """Return the families of every column as `families_of` does, by the names in `leaves`, if any."""
+    wanted = leaves or {}
+    for name in wanted:
+        if name not in table.domain:
             raise DataError(f"leaves names the column {name!r}, which the table does not have")
+    return [families_of(table, i, wanted.get(name)) for i, name in enumerate(table.domain.names)]
 
 
 def _check(name: str, families: Mapping[str, type[LeafFamily]], column: str, values: Floats) -> None:

@@ -26,7 +26,7 @@ from certimap.learn.estimator import (
     single_threaded_blas,
     split_rows,
 )
-from certimap.learn.leaves import check_leaves, densest, families_of
+from certimap.learn.leaves import densest, options_of
 from certimap.learn.table import DataTable
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -87,8 +87,7 @@ class ProductMixture(MixtureEstimator):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         components, smoothings = self._grid(self.smoothing)
         rows, held_out = self._read(table, valid, domain)
-        check_leaves(self.leaves, rows.domain)
-        options = [families_of(rows, i, (self.leaves or {}).get(name)) for i, name in enumerate(rows.domain.names)]
+        options = options_of(rows, self.leaves)
         train = rows
         if len(components) * len(smoothings) > 1 or any(len(some) > 1 for some in options):
             train, held_out = split_rows(rows, held_out, HELD_OUT, self.seed_)

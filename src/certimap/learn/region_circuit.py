@@ -293,7 +293,7 @@ class _Training(BatchedEM[Tables, Tables]):
             for rectangle, ways in zip(graph.rectangles, graph.splits, strict=True)
         ]
         k = int(settings.n_nodes)
-        self.margins = _margins(table)
+        self.margins = table.margins()
         running = self._first_counts(table, k, rng)
         passes = RegionPasses(graph, self.pixels, table.codes, k, settings.workers)
         judge = None
@@ -367,14 +367,6 @@ def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> tuple[Ints,
 
 def _shares(counts: Floats) -> Floats:
     return counts / counts.sum(axis=1, keepdims=True)
-
-
-def _margins(table: DataTable) -> list[Floats]:
-    """Return each variable's shares of states, with one pseudo-row spread over them."""
-    sizes: list[int] = table.domain.n_states.tolist()
-    columns = [table.observed(i).astype(np.int64) for i in range(len(sizes))]
-    counts = [np.bincount(column, minlength=size) for column, size in zip(columns, sizes, strict=True)]
-    return [(c + 1.0 / len(c)) / (c.sum() + 1.0) for c in counts]
 
 
 def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:

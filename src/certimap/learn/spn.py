@@ -31,7 +31,7 @@ from certimap.learn.estimator import (
     split_rows,
 )
 from certimap.learn.kernels.rows import independent_components
-from certimap.learn.leaves import check_leaves, densest, families_of
+from certimap.learn.leaves import densest, options_of
 from certimap.learn.table import DataTable, missing_in, one_hot
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
@@ -119,7 +119,8 @@ class LearnSPN(DensityEstimator):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         grid = self._grid()
         rows, held_out = self._read(table, valid, domain)
-        self._options = self._families(rows)
+        options = enumerate(options_of(rows, self.leaves))
+        self._options = {i: some for i, some in options if rows.domain.n_states[i] == 0}
         train = rows
         is_open = len(grid) * len(self._smoothings) > 1
         if is_open or any(len(some) > 1 for some in self._options.values()):
@@ -132,13 +133,6 @@ class LearnSPN(DensityEstimator):
         self.timed_out_ = self._is_late()
         self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
-
-    def _families(self, rows: DataTable) -> dict[int, list[LeafFamily]]:
-        """Return the families to choose from for each real column."""
-        check_leaves(self.leaves, rows.domain)
-        wanted = {name: (self.leaves or {}).get(name) for name in rows.domain.names}
-        found = {i: families_of(rows, i, wanted[name]) for i, name in enumerate(rows.domain.names)}
-        return {i: some for i, some in found.items() if rows.domain.n_states[i] == 0}
 
     def _grid(self) -> list[tuple[int, int, float]]:
         """Return (min_rows, n_clusters, threshold) to try, checked."""

@@ -65,6 +65,12 @@ class DataTable:
         column = self.points[:, i : i + 1]
         return column[~missing_in(column)].astype(np.float64)
 
+    def margins(self) -> list[Floats]:
+        """Return each variable's shares of states in a discrete table, with one pseudo-row spread over them."""
+        columns = (self.observed(i).astype(np.int64) for i in range(len(self.domain)))
+        counts = [np.bincount(c, minlength=v.n_states) for c, v in zip(columns, self.domain, strict=True)]
+        return [(c + 1.0 / len(c)) / (c.sum() + 1.0) for c in counts]
+
     @property
     def codes(self) -> Ints:
         """Positions of the states in a discrete table; a missing value follows the last state."""

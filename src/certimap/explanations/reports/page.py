@@ -38,8 +38,8 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
         certificate["kind"] = CertificateKind(certificate["kind"])
         certificate["rule"] = None if certificate["rule"] is None else Rule(certificate["rule"])
         certificate["assumptions"] = tuple(str(text) for text in certificate["assumptions"])
-        for name in ("epsilon", "delta", "requested_epsilon", "requested_delta", "tolerance"):
-            certificate[name] = float(certificate[name])
+        numbers = ("epsilon", "delta", "requested_epsilon", "requested_delta", "tolerance")
+        certificate |= {name: float(certificate[name]) for name in numbers}
         kept: Record = {f.name: record[f.name] for f in fields(MapResult) if f.name in record}
         kept["certificate"] = Certificate(**certificate)
         kept["status"] = Status(record["status"]["code"])
@@ -49,8 +49,7 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
         for name in ("log_prob", "log_evidence", "log_joint", "log_upper_bound", "log_joint_upper_bound"):
             kept[name] = None if record[name] is None else float(record[name])
         kept["seconds"] = float(record["seconds"])
-        for name in ("n_draws", "n_evaluations"):
-            kept[name] = int(record[name])
+        kept |= {name: int(record[name]) for name in ("n_draws", "n_evaluations")}
         if record.get("top") is not None:
             kept["top"] = [(dict(assignment), _finite(value, -math.inf)) for assignment, value in record["top"]]
         return MapResult(**kept)
