@@ -208,12 +208,10 @@ class NuisancePart(NamedTuple):
 class PointEvaluator:
     """Values of full assignments of the query, ln of (product of tables, nuisance summed out), in nats.
 
-    `problem`: any problem of floats.
-    `variables`: the columns of the points: every query variable of the problem, and possibly others.
-    `workers`: threads; the values do not depend on it.
-    `parts`: the result of `ordered_parts` for the problem, if already known.
-    `work`: table entries visited by climbs so far.
-    `has_answer`: whether a point of nonzero probability has been valued, where points are very dear.
+    `problem`: any problem of floats. `variables`: the columns of the points: every query variable of the problem,
+    and possibly others. `workers`: threads; values do not depend on it. `parts`: the result of `ordered_parts` for
+    the problem, if already known. `work`: table entries visited by climbs so far. `has_answer`: whether a point of
+    nonzero probability has been valued, where points are very dear.
     """
 
     def __init__(
@@ -285,10 +283,7 @@ class PointEvaluator:
         self, point: NDArray[np.integer], n_states: Ints, max_work: float = math.inf,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Ints:  # fmt: skip
-        """Improve a point one variable at a time until no change helps, or `max_work` entries are visited.
-
-        Cost per sweep: for each variable and state, one evaluation of the sums that depend on the variable.
-        """
+        """Improve a point one variable at a time until no change helps, or `max_work` entries are visited."""
         now = np.array(point, np.int64)
         if self.n_entries > DEAR and int(n_states.sum()) <= MANY_NEIGHBOURS:
             return self._climb_together(now, n_states, max_work, should_stop)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Ints, spread
+from certimap.core.arrays import Array, Floats, Ints, spread
 from certimap.core.control import Control
 from certimap.core.logs import log_sum
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
 from certimap.networks.kernels.buckets import CONSTANT, GATHERED, HARD, ROW, BucketArrays, reduce_out
 from certimap.networks.orders import best_order, min_fill
-from certimap.networks.problem import Joined, Problem, Table, Values, flattened, product, strides_of
+from certimap.networks.problem import Joined, Problem, Table, flattened, product, strides_of
 
 BLOCK = 2**17  # entries of a product that one thread holds at once: they stay in its cache
 BLOCKS = 8  # such blocks, in memory, that all threads take with what they multiply
@@ -68,7 +68,7 @@ class Eliminated(NamedTuple):
     """A message: its values and the states that attain them, if they are maxima, by its own order of variables."""
 
     table: Table
-    best: Values  # empty if it is a sum
+    best: Array  # empty if it is a sum
     top: float | int  # the largest value
     least: float | int  # the least positive value, inf where there is none
 
@@ -395,9 +395,9 @@ class Buckets:
 class Pieces:
     """The entries of all tables (given one after another) and messages of one pass: large messages lie apart."""
 
-    def __init__(self, buckets: Buckets, tables: Values) -> None:
+    def __init__(self, buckets: Buckets, tables: Array) -> None:
         self._buckets = buckets
-        self.buffer: Values = np.empty(buckets.n_buffered, tables.dtype)
+        self.buffer: Array = np.empty(buckets.n_buffered, tables.dtype)
         self.buffer[: len(tables)] = tables
         self._large: dict[int, Table] = {}
 

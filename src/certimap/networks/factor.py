@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.core.arguments import shown
 from certimap.core.arrays import Floats, spread
-from certimap.core.logs import add_to, log_sum
+from certimap.core.logs import add_to, log_of, log_sum
 from certimap.errors import ModelError
 
 SMALL_TABLE = 2**10  # entries of tables whose logs are taken together
@@ -111,8 +111,7 @@ class Factor:
     @cached_property
     def log_table(self) -> Floats:
         """The natural logs of the values, float64; -inf where a value is zero."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.table)
+        return log_of(self.table)
 
     @cached_property
     def is_positive(self) -> bool:
@@ -184,8 +183,7 @@ class Factor:
 def take_logs(factors: Iterable[Factor]) -> None:
     """Compute the logs of factors that lack them; for small factors, all entries at once."""
     missing = [f for f in factors if not (f.in_logs or f.has_taken_logs) and f.table.size <= SMALL_TABLE]
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.concatenate([np.empty(0), *(f.table.reshape(-1) for f in missing)]))
+    logs = log_of(np.concatenate([np.empty(0), *(f.table.reshape(-1) for f in missing)]))
     end = 0
     for factor in missing:
         start, end = end, end + factor.table.size

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from certimap.core.arrays import Ints
+from certimap.core.arrays import Array, Ints
 from certimap.core.control import Control
 from certimap.networks.elimination_plan import (
     Buckets,
@@ -19,7 +19,7 @@ from certimap.networks.elimination_plan import (
     eliminated,
 )
 from certimap.networks.kernels.buckets import decode_buckets, lower, max_buckets
-from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, restrict, value_at
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, restrict, value_at
 from certimap.networks.simplify import impossible
 
 
@@ -125,7 +125,7 @@ class MaxElimination:
                 states[v] = top
             yield self.value - loss, states
 
-    def _scores(self, i: int, states: Mapping[int, int]) -> Values:
+    def _scores(self, i: int, states: Mapping[int, int]) -> Array:
         """Return the best total of everything eliminated up to variable number i, for each of its states."""
         v = self.plan.order[i]
         total = np.zeros(self.problem.sizes[v], np.int64)
@@ -138,7 +138,7 @@ class MaxElimination:
 class PackedStates:
     """States of one variable, one for each entry of a table, in as few bits as they need: 1, 2, 4, 8 or more."""
 
-    def __init__(self, states: Values, n_states: int, scope: tuple[int, ...]) -> None:
+    def __init__(self, states: Array, n_states: int, scope: tuple[int, ...]) -> None:
         self.scope = scope
         self._shape, self._bits = states.shape, int(bits_of_state(n_states))
         flat = states.reshape(-1)
@@ -179,9 +179,8 @@ GROWTH = 1.2  # of the number of variables in a move, while orders stay cheap
 class Neighbourhoods:
     """Betters an assignment of an integer problem by moves of many variables at once.
 
-    `problem`: without nuisance variables. `seed`: of the variables from which moves spread, breadth first.
-
-    `work`: the cost so far, in table entries. `is_finished`: whether the largest moves gain nothing either.
+    `problem`: without nuisance variables. `seed`: of the variables from which moves spread, breadth first. `work`:
+    the cost so far, in table entries. `is_finished`: whether the largest moves gain nothing either.
     """
 
     def __init__(self, problem: Problem, seed: int, control: Control) -> None:
@@ -196,10 +195,7 @@ class Neighbourhoods:
         self.is_finished = len(self._names) < 2
 
     def better(self, states: Mapping[int, int], until: float) -> dict[int, int]:
-        """Move until `work` has reached `until`, or nothing gains; return the states, which are no worse.
-
-        `states`: of an assignment whose value is not ln 0.
-        """
+        """Move until `work` has reached `until`, or nothing gains, from possible states; return better ones."""
         found = dict(states)
         while self.work < until and not self.is_finished and not self._control.should_stop:
             gained = self._move(found)

@@ -12,6 +12,7 @@ import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.control import Control, WorkClock
+from certimap.core.logs import log_of
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
 from certimap.kernels.wide import extent
@@ -167,8 +168,7 @@ class MixedTree:
             above = [down.pop(r)] if r in down else []
             if region.own in self.problem.query:
                 vector = self._eliminated([*self._inputs(r), *above], self._sums_first(scope), (region.own,))
-                with np.errstate(divide="ignore"):
-                    found[region.own] = np.log(vector.values) + (vector.exponent * LN2 + others[r])
+                found[region.own] = log_of(vector.values) + (vector.exponent * LN2 + others[r])
             for c in region.children:
                 if self.has_query[c]:
                     gone = self._sums_first([v for v in (region.own, *scope) if v not in self._scopes[c]])

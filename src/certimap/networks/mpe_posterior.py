@@ -18,7 +18,7 @@ from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import Total, relative_to
 from certimap.networks.elimination_plan import EliminationPlan
-from certimap.networks.problem import Prepared, Problem, QueryStates, States, is_hard, rounding_at, value_at
+from certimap.networks.problem import Prepared, Problem, QueryStates, is_hard, rounding_at, value_at
 from certimap.networks.simplify import impossible
 from certimap.networks.support import likely_states
 
@@ -69,7 +69,7 @@ def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
 
 
 def with_functions(
-    functions: Sequence[Function], points: States, variables: Sequence[int]
+    functions: Sequence[Function], points: Ints, variables: Sequence[int]
 ) -> tuple[Ints, list[int]]:
     """Append determined variables' states to points of open query variables (batch, n); return all variables."""
     column = {v: points[:, k] for k, v in enumerate(variables)}
@@ -138,7 +138,7 @@ class MpePosterior:
         """Return a point that is not impossible if one is found soon, else any; shape (1, n)."""
         return self.states.point(likely_states(self.problem))[None]
 
-    def kept(self, boxes: Boxes) -> dict[int, States]:
+    def kept(self, boxes: Boxes) -> dict[int, Ints]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any.
 
         Raises ImpossibleEvidence when it leaves none that the evidence allows.

@@ -31,16 +31,8 @@ from certimap.networks.conditional import (
 from certimap.networks.elimination import looks_too_wide
 from certimap.networks.network import Network
 from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
+from certimap.networks.relaxation import split_tree as trees
 from certimap.networks.relaxation.decoding import PlacedTree
-from certimap.networks.relaxation.split_tree import (
-    PassClock,
-    RelaxationPlan,
-    SplitTree,
-    exact_tree,
-    first_tree,
-    mixed_tree,
-    split_tree,
-)
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 from certimap.networks.support import likely_states, supported_states
@@ -81,9 +73,8 @@ class NetworkPosterior:
     prepared: Prepared  # the network's problem after evidence and zeros; its constant includes -ln p(e) if known
     log_evidence: float | None = None  # natural log of p(e), or None
     workers: int = 1  # threads; the answer does not depend on it
-    # the limits of the run, which climbs and optimisation steps obey
-    control: Control = field(default_factory=Control)
-    plan: RelaxationPlan = field(default_factory=RelaxationPlan)  # how large relaxations may grow
+    control: Control = field(default_factory=Control)  # the limits of the run
+    plan: trees.RelaxationPlan = field(default_factory=trees.RelaxationPlan)  # how large relaxations may grow
     # upper bound (nats) on all points, independent of relaxations: probabilities are at most 1, and p(q, e) of a
     # Bayesian network is at most the product of the largest likelihoods of its soft evidence
     log_ceiling: float = math.inf
@@ -95,23 +86,18 @@ class NetworkPosterior:
     ) -> NetworkPosterior:  # fmt: skip
         """Condition a network on a query; p(e) is computed where its tables are small and there is time.
 
-        `prepared`: what conditioning left of the network, if already known.
-
-        Raises ImpossibleEvidence when the evidence is seen to have probability 0.
+        `prepared`: what conditioning left of the network, if already known. Raises ImpossibleEvidence when the
+        evidence is seen to have probability 0.
         """
-        prepared = prepared or problem_of(network, query)
-        problem = prepared.problem
-        total = None
+        prepared, control = prepared or problem_of(network, query), control or Control()
+        total, log_evidence, log_ceiling = None, None, log_largest_joint(network, query)
         with suppress(TimeUp):  # then p(e) is not known
-            total = _evidence(network, query, problem, control or Control())
-        log_ceiling = log_largest_joint(network, query)
-        log_evidence = None if total is None else total.log_value
+            total = _evidence(network, query, prepared.problem, control)
         if total is not None:
-            problem = relative_to(problem, total)
-            prepared, log_ceiling = replace(prepared, problem=problem), problem.log_slack
-        return cls(
-            query.query_domain, prepared, log_evidence, workers or 1, control or Control(), log_ceiling=log_ceiling
-        )
+            problem = relative_to(prepared.problem, total)
+            prepared, log_evidence = replace(prepared, problem=problem), total.log_value
+            log_ceiling = problem.log_slack
+        return cls(query.query_domain, prepared, log_evidence, workers or 1, control, log_ceiling=log_ceiling)
 
     def __repr__(self) -> str:
         return f"NetworkPosterior({len(self.domain)} variables, {len(self.problem.tables)} tables)"
@@ -157,13 +143,10 @@ class NetworkPosterior:
     @cached_property
     def _facts(self) -> Facts:
         return Facts.of(
-            self.domain,
-            log_evidence=self.log_evidence,
-            is_normalised=self.log_evidence is not None,
-            work=self.evaluator.n_entries,
-            log_slack=self.evaluator.log_slack,
+            self.domain, log_evidence=self.log_evidence, is_normalised=self.log_evidence is not None,
+            work=self.evaluator.n_entries, log_slack=self.evaluator.log_slack,
             log_ceiling=min(self.log_ceiling, largest_product(self.problem)),
-        )
+        )  # fmt: skip
 
     def log_prob(self, points: Points) -> Floats:
         """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,).
@@ -198,10 +181,8 @@ class NetworkProber:
     """Probes the split tree of a problem, and tightens it by shifting costs, dropping states and enlarging tables.
 
     A state whose bound is at most the search's threshold is dropped from the relaxation. Its bound is kept as a
-    floor of the answers for boxes that contain the state.
-
-    `log_bound`: the lowest upper bound so far (nats) on all points in the box last given to `tighten`. `credit`:
-    table entries that climbs may visit until more probing or tightening is done.
+    floor of the answers for boxes that contain the state. `log_bound`: the lowest upper bound so far (nats) on all
+    points in the box last given to `tighten`. `credit`: table entries that climbs may visit until more is done.
     """
 
     def __init__(self, posterior: NetworkPosterior) -> None:
@@ -209,7 +190,7 @@ class NetworkProber:
         self.original, self.states, self.evaluator = posterior.problem, posterior.states, posterior.evaluator
         self.control, self.workers, self.plan = posterior.control, posterior.workers, posterior.plan
         self.log_ceiling = posterior.log_ceiling
-        self.clock = PassClock(self.control)
+        self.clock = trees.PassClock(self.control)
         self.rng = np.random.default_rng(0)
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
         self.credit, self.log_bound, self.bound_before = FIRST_CLIMBS, self.log_ceiling, math.inf
@@ -220,11 +201,11 @@ class NetworkProber:
             self.kept[own] = 1
         self.dropped = np.full(domain.total_states, -np.inf)
         self.tried_with = int(self.kept.sum())
-        self.now = self._placed(first_tree(self.original, self.plan.exact_entries, self.bits, self.control))
+        self.now = self._placed(trees.first_tree(self.original, self.plan.exact_entries, self.bits, self.control))
         self.next: PlacedTree | None = None  # with larger tables, until it bounds better
         self.tightener: Tightener | None = None
 
-    def _placed(self, tree: SplitTree) -> PlacedTree:
+    def _placed(self, tree: trees.SplitTree) -> PlacedTree:
         return PlacedTree.of(tree, self.states, self.kept)
 
     def _over_kept(self) -> Problem:
@@ -374,17 +355,17 @@ class NetworkProber:
         self.next, self.tightener = None, None
         is_last = self.bits > self.plan.last_bits
         if not is_last:
-            problem = self._over_kept()
+            room = MEMORY_SHARE * self.control.memory_limit
             try:
-                self.next = self._placed(split_tree(problem, self.bits, MEMORY_SHARE * self.control.memory_limit))
+                self.next = self._placed(trees.split_tree(self._over_kept(), self.bits, room))
             except TooLarge:
                 is_last = True
         return Tightening(work, is_paused=is_first or is_last, is_complete=is_last, has_starts=True)
 
     def _simplify_tree(self) -> bool:
         """Switch to a tree without copies over the kept states if it fits and bounds better."""
-        problem = self._over_kept()
-        tree = exact_tree(problem, self.plan.exact_entries) or mixed_tree(problem, self.plan.exact_entries / 4.0)
+        problem, most = self._over_kept(), self.plan.exact_entries
+        tree = trees.exact_tree(problem, most) or trees.mixed_tree(problem, most / 4.0)
         if tree is None:
             return False
         placed = self._placed(tree)
@@ -433,9 +414,9 @@ def log_largest_joint(network: Network, query: Query) -> float:
 class TwoSidedNetworkPosterior(NetworkPosterior):
     """A network and a query whose nuisance variables cannot be summed out even at a single point.
 
-    Lower bound: some nuisance variables are fixed at likely states (found once, whatever the point) and the others
-    summed; a partial sum of nonnegative numbers is at most the sum. Upper bound: a relaxed tree within the point.
-    Both are made on first use, cheaper ones when the time is up, and kept, so that values of points never change.
+    Lower bound: some nuisance variables are fixed at likely states (found once) and others summed; a partial sum
+    of nonnegative numbers is at most the sum. Upper bound: a relaxed tree within the point. Both are made on first
+    use, cheaper ones when the time is up, and kept, so that values of points never change.
     """
 
     @cached_property
@@ -474,18 +455,16 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
         """A relaxation of the whole, tightened for the maximum; None where the time was up before it was made."""
         if self.control.should_stop:
             return None
-        tree = split_tree(self.problem, UPPER_BITS)
-        tightener = Tightener(tree, PassClock())
+        tree = trees.split_tree(self.problem, UPPER_BITS)
+        tightener = Tightener(tree, trees.PassClock())
         tightener.run(TEMPERATURE, max(1, min(UPPER_STEPS, UPPER_WORK // tree.n_entries)))
         return tightener
 
     def _upper(self, tightened: Tightener, row: Ints) -> float:
         tree = tightened.tree
-        mask = tree.full_mask()
-        state = dict(zip(self.states.variables, row.tolist(), strict=True))
-        for i, v in enumerate(tree.variables):
+        mask, state = tree.full_mask(), dict(zip(self.states.variables, row.tolist(), strict=True))
+        for v, start, stop in zip(tree.variables, tree.arrays.state_ptr, tree.arrays.state_ptr[1:], strict=False):
             if v in state:
-                start, stop = tree.arrays.state_ptr[i], tree.arrays.state_ptr[i + 1]
                 mask[start:stop] = 0
                 mask[start + state[v]] = 1
         return tree.bound(mask, tightened.scratch)
@@ -500,9 +479,8 @@ def _late(control: Control | None) -> Callable[[], bool]:
 def part_of(problem: Problem, likely: Mapping[int, int], control: Control | None = None) -> Problem:
     """Fix nuisance variables at likely states, those in most tables first, until summing the others is cheap.
 
-    No value of the part exceeds the problem's. `likely`: states of all variables, where a climb begins. Cost: the
-    climb over all variables of at most 2^22 entries. When the control's time is up, the climb ends and more
-    variables are fixed than needed.
+    No value of the part exceeds the problem's. `likely`: states of all variables, where a climb begins, of at most
+    2^22 entries. When the time is up, the climb ends and more variables are fixed than needed.
     """
     if not problem.nuisance:
         return problem

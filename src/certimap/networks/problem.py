@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class Joined:
-    """Concatenated tables.
-
-    `tables`: the tables. `values`: their entries, the last axis varying fastest. `starts`, `sizes`: where each
-    table begins, and how many entries it has.
-    """
+    """Concatenated tables: their entries, the last axis varying fastest, where each begins, and its size."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
@@ -88,8 +84,6 @@ class Joined:
         return self.values[self.starts + at]
 
 
-Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
-States = NDArray[np.int64]
 ROUNDING = 2.0**-53
 HARD = -(2**60)  # represents ln 0
 FLOOR = -(2**59)  # integers at or below it represent ln 0 too: no finite product comes near
@@ -100,7 +94,7 @@ class Table(NamedTuple):
     """Logs of a nonnegative function: one axis per variable of `scope`; -inf (`HARD` for integers) for zero."""
 
     scope: tuple[int, ...]
-    log_values: Values
+    log_values: Array  # float64 in nats, or int64 in units of `Problem.unit` nats
 
 
 @dataclass(frozen=True)
@@ -111,8 +105,7 @@ class Problem:
     query: frozenset[int]  # the open variables that are maximised
     tables: tuple[Table, ...]  # functions of open variables
     constant: float | int = 0.0  # added to the sum of the tables: float in nats, or an integer in units
-    # bound (nats) on the error of constant plus tables at any assignment: every inexact operation adds its worst
-    # rounding error. 0 for integers, whose arithmetic is exact.
+    # bound (nats) on the error of constant plus tables at any assignment; 0 for integers, which are exact
     log_slack: float = 0.0
     unit: float = 1.0  # nats per unit of constant and tables: 1.0 for floats, a power of two for integers
     known: list[Joined] = field(default_factory=list[Joined], compare=False, repr=False)  # the cache of `joined`
@@ -152,8 +145,7 @@ class Prepared:
     """A query's problem, and how its states are numbered."""
 
     problem: Problem  # over the states that evidence and zeros leave
-    # the surviving states, as positions in the model, of every variable that is not barren
-    states: Mapping[int, States]
+    states: Mapping[int, Ints]  # the surviving states, as positions in the model, of every relevant variable
     query: tuple[int, ...]  # the query variables in the user's order, open or not
 
 
@@ -163,8 +155,8 @@ class QueryStates:
 
     domain: Domain  # the query variables, in the user's order
     variables: tuple[int, ...]  # their positions in the model
-    survivors: tuple[States, ...]  # by query variable, the states that survive, in the problem's order
-    position: States  # shape (total_states,): the problem's number of each state, -1 where it is impossible
+    survivors: tuple[Ints, ...]  # by query variable, the states that survive, in the problem's order
+    position: Ints  # shape (total_states,): the problem's number of each state, -1 where it is impossible
 
     @classmethod
     def of(cls, domain: Domain, prepared: Prepared) -> QueryStates:
@@ -178,16 +170,16 @@ class QueryStates:
         return cls(domain, tuple(prepared.query), survivors, position)
 
     @cached_property
-    def columns(self) -> tuple[States, ...]:
+    def columns(self) -> tuple[Ints, ...]:
         """For each query variable the columns of its surviving states, in the problem's order."""
         return tuple(start + own for start, own in zip(self.domain.offsets[:-1], self.survivors, strict=True))
 
-    def to_problem(self, points: Points) -> tuple[States, Flags]:
+    def to_problem(self, points: Points) -> tuple[Ints, Flags]:
         """Return points in the problem's numbers, shape (batch, n), and which of them are possible at all."""
         inner = self.position[self.domain.offsets[:-1] + np.asarray(points, np.int64)]
         return inner, np.all(inner >= 0, axis=1)
 
-    def to_domain(self, inner: States) -> Points:
+    def to_domain(self, inner: Ints) -> Points:
         """Return points of the domain from points in the problem's numbers, shape (batch, n)."""
         points = np.empty(inner.shape, self.domain.point_dtype)
         for i, own in enumerate(self.survivors):
@@ -199,7 +191,7 @@ class QueryStates:
         pairs = zip(self.variables, self.survivors, strict=True)
         return np.array([int(own[assignment.get(v, 0)]) for v, own in pairs], self.domain.point_dtype)
 
-    def kept(self, mask: NDArray[Any], sizes: Mapping[int, int]) -> dict[int, States]:
+    def kept(self, mask: NDArray[Any], sizes: Mapping[int, int]) -> dict[int, Ints]:
         """Return what a mask of the domain's columns leaves of open variables that lose states; see `restrict`."""
         left = {v: np.flatnonzero(mask[own]) for v, own in zip(self.variables, self.columns, strict=True)}
         return {v: states for v, states in left.items() if v in sizes and len(states) < sizes[v]}
@@ -217,8 +209,7 @@ def prepared_of(reduced: Reduced) -> Prepared:
     """Return the problem that a reduced network leaves; free nuisance variables are counted."""
     take_logs(reduced.factors)
     tables = tuple(Table(f.scope, f.log_table) for f in reduced.factors)
-    mentioned = {v for t in tables for v in t.scope}
-    query_set = frozenset(reduced.query)
+    mentioned, query_set = {v for t in tables for v in t.scope}, frozenset(reduced.query)
     sizes = {v: n for v, n in reduced.sizes.items() if v in mentioned or (v in query_set and n > 1)}
     free = [len(s) for v, s in reduced.states.items() if v not in mentioned and v not in query_set]
     constants = [*reduced.log_constants, *(math.log(n) for n in free if n > 1)]  # of free nuisance variables
@@ -229,13 +220,13 @@ def prepared_of(reduced: Reduced) -> Prepared:
     return Prepared(replace(problem, log_slack=slack), reduced.states, reduced.query)
 
 
-def largest(log_values: Values) -> float:
+def largest(log_values: Array) -> float:
     """Return the largest magnitude among finite entries, 0 where there is none."""
     finite = np.abs(log_values[log_values > -np.inf])
     return float(finite.max()) if finite.size else 0.0
 
 
-def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
+def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Array:
     """Return the sum of log tables over a scope that contains all their scopes, as a new array.
 
     Of floats, each entry is off by a unit of its last place, however many tables there are. Cost: the size of the
@@ -259,8 +250,7 @@ def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int])
 
 def strides_of(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:
     """Return how far entries of a table lie apart along each of its variables, the last varying fastest."""
-    found: dict[int, int] = {}
-    stride = 1
+    found, stride = dict[int, int](), 1
     for v in reversed(scope):
         found[v] = stride
         stride *= sizes[v]
@@ -276,14 +266,12 @@ def strides_in(scope: Sequence[int], inputs: Sequence[Sequence[int]], sizes: Map
     return found
 
 
-def is_hard(log_values: Values) -> Flags:
+def is_hard(log_values: Array) -> Flags:
     """Return which entries represent probability 0."""
-    if log_values.dtype.kind == "i":
-        return log_values <= FLOOR
-    return log_values == -np.inf
+    return log_values <= FLOOR if log_values.dtype.kind == "i" else log_values == -np.inf
 
 
-def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
+def restrict(problem: Problem, keep: Mapping[int, Ints]) -> Problem:
     """Keep some states of some variables; a variable with one state left leaves the scopes.
 
     `keep`: positions among the present states, increasing and not empty, of each variable that loses states.
@@ -292,7 +280,7 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
         return problem
     sizes = {v: len(keep[v]) if v in keep else n for v, n in problem.sizes.items()}
     tables: list[Table] = []
-    constants: list[float | int | Values] = [problem.constant]
+    constants: list[float | int | Array] = [problem.constant]
     for table in problem.tables:
         if keep.keys().isdisjoint(table.scope) and all(sizes[v] > 1 for v in table.scope):
             tables.append(table)
@@ -310,17 +298,14 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     open_sizes = {v: n for v, n in sizes.items() if n > 1}
     constant = added(constants)
     is_rounded = len(constants) > 1 and not problem.is_integral and math.isfinite(constant)
+    slack = problem.log_slack + (ROUNDING * abs(constant) if is_rounded else 0.0)
+    query = problem.query & frozenset(open_sizes)
     return replace(
-        problem,
-        sizes=open_sizes,
-        query=problem.query & frozenset(open_sizes),
-        tables=tuple(tables),
-        constant=constant,
-        log_slack=problem.log_slack + (ROUNDING * abs(constant) if is_rounded else 0.0),
+        problem, sizes=open_sizes, query=query, tables=tuple(tables), constant=constant, log_slack=slack
     )
 
 
-def added(constants: Sequence[float | int | Values]) -> float | int:
+def added(constants: Sequence[float | int | Array]) -> float | int:
     """Return the sum of constants and tables without axes: of floats, rounded once."""
     if not isinstance(constants[0], int):
         return math.fsum(float(c) for c in constants)
@@ -374,7 +359,7 @@ def by_degree(problem: Problem, variables: Iterable[int]) -> list[int]:
     return sorted(variables, key=lambda v: (-degree[v], v))
 
 
-def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Values:
+def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Array:
     """Return constant plus tables of a problem without nuisance variables at full assignments, shape (batch,).
 
     `points`: states among the surviving ones, shape (batch, n); columns follow `variables`.
@@ -384,7 +369,7 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
         states[np.array(variables, np.int64)] = points[0]
         return np.array([_value_at_one(problem, states)])
     column = {v: i for i, v in enumerate(variables)}
-    total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
+    total: Array = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
         entries = entries_at(table, points, column)
@@ -392,7 +377,7 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
     return total if problem.is_integral else total + lost
 
 
-def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, int]) -> Values:
+def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, int]) -> Array:
     """Return a table's entry at each point, shape (batch,); `column` says which column has a variable's state."""
     flat = np.zeros(len(points), np.int64)
     for v, size in zip(table.scope, table.log_values.shape, strict=True):
@@ -401,7 +386,7 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
     return table.log_values.reshape(-1)[flat]
 
 
-def _value_at_one(problem: Problem, states: States) -> float | int:
+def _value_at_one(problem: Problem, states: Ints) -> float | int:
     """Return `value_at` for one point, rounded once; states are indexed by position in the model."""
     if problem.n_entries <= KEPT_ENTRIES:
         entries = problem.joined.entries_at(states).tolist()
@@ -424,10 +409,9 @@ WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_int
 
 
 def to_integers(problem: Problem) -> Problem:
-    """Round the logs of a problem without nuisance variables up to multiples of a unit (a power of two).
+    """Round the logs of a problem without nuisance variables, and its slack, up to multiples of a unit.
 
-    Values never decrease: the slack and the rounding of each entry are added, so that every upper bound on the
-    integers also bounds the problem. From here on sums and maxima are exact in any order.
+    Every upper bound on the integers also bounds the problem. Sums and maxima are exact in any order.
     """
     if problem.is_integral:
         return problem
@@ -457,9 +441,7 @@ def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) 
     """Round like `to_integers`, to a unit that does not grow with the number of tables.
 
     The largest entry of each table moves to the constant. Finite entries below `lowest` are raised to it, so that
-    sums of `n_added` entries fit. Values never decrease.
-
-    `n_added`: the most tables, messages included, that are ever added up. `reach`: range, in nats below the
+    sums of `n_added` entries, messages included, fit. Array never decrease. `reach`: range, in nats below the
     largest entry of a table or message, in which entries stay distinct. The unit is proportional to it.
     """
     lowest = -(2**58 // max(n_added, 1))
@@ -487,7 +469,7 @@ def narrow_reach(problem: Problem) -> float:
     return min(max(4.0 * widest, 32.0), WIDE_REACH)
 
 
-def rounded_up(log_values: Values, unit: float) -> Values:
+def rounded_up(log_values: Array, unit: float) -> Array:
     """Return logs (nats) as integers of `unit`, rounded up; `HARD` for -inf."""
     finite = log_values > -np.inf
     values = np.where(finite, log_values, 0.0)
@@ -508,16 +490,12 @@ def above_nats(units: int, unit: float) -> float:
 
 def below_nats(log_value: float, unit: float) -> int:
     """Return a log (nats) as an integer number of units, rounded down; `HARD` for -inf."""
-    if log_value == -math.inf:
-        return HARD
-    return math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
+    return HARD if log_value == -math.inf else math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
 
 
 def above_units(log_value: float, unit: float) -> int:
     """Return a log (nats) as an integer number of units, rounded up; `HARD` for -inf."""
-    if log_value == -math.inf:
-        return HARD
-    return math.ceil(math.nextafter(log_value, math.inf) / unit) + 1
+    return HARD if log_value == -math.inf else math.ceil(math.nextafter(log_value, math.inf) / unit) + 1
 
 
 def to_floats(problem: Problem) -> Problem:

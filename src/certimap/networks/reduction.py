@@ -52,9 +52,8 @@ class Reduced:
 def reduce_network(model: Network, query: Query | None = None, *, control: Control | None = None) -> Reduced:
     """Absorb a query's evidence into a network's factors.
 
-    `model`: a network; it is not changed. `query`: None: query all variables without evidence. `control`: polled;
-    TimeUp is raised when the time is up. Raises ImpossibleEvidence when a factor, or the states that factors leave
-    to a variable, show that p(e) = 0.
+    `query`: None: query all variables without evidence. Raises TimeUp when `control` says so, and
+    ImpossibleEvidence when a factor, or the states that factors leave to a variable, show that p(e) = 0.
     """
     domain = model.domain
     if query is None:

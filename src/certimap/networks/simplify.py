@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Ints, spread
+from certimap.core.arrays import Array, Ints, spread
 from certimap.core.control import Control
 from certimap.core.logs import add_to, log_sum
 from certimap.errors import ImpossibleEvidence
@@ -19,15 +19,13 @@ from certimap.networks.problem import (
     HARD,
     ROUNDING,
     Problem,
-    States,
     Table,
-    Values,
     added,
     is_hard,
     largest,
     product,
     restrict,
-)  # fmt: skip
+)
 from certimap.networks.reduction import Bearing, consistent
 
 MANY_TABLES = 3000  # fewer are searched quickly as they are
@@ -48,7 +46,7 @@ class KeptStates(NamedTuple):
     """A variable that lost states: state i of the smaller problem was `states[i]`; a single one fixes it."""
 
     variable: int
-    states: States
+    states: Ints
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,8 @@ def simplify(problem: Problem, *, keep_all: bool = False, control: Control | Non
     maximised away, where that doesn't grow the tables; a variable that is a function of others is replaced by
     it; tables are absorbed into larger ones and their maxima moved to the constant.
 
-    `keep_all`: skip reductions that preserve only one best assignment; needed for the k best. `control`: checked
-    between reductions of single variables. Raises TimeUp when `control` says that the time is up. Raises
-    ImpossibleEvidence when every assignment turns out to have probability 0.
+    `keep_all`: skip reductions that preserve only one best assignment; needed for the k best. Raises TimeUp when
+    `control` says so, and ImpossibleEvidence when every assignment turns out to have probability 0.
     """
     problem, steps = drop_impossible(problem, control)
     work = _Work(problem, control)
@@ -124,10 +121,8 @@ def sum_out(problem: Problem, max_entries: int, control: Control | None = None) 
     """Sum nuisance variables out, smallest tables first, while the product has at most `max_entries` entries.
 
     Tables inside another table's scope are multiplied into it: dual ascent of what is left then closes some large
-    problems several times as fast. Small problems without nuisance variables are returned unchanged.
-
-    Cost: the number of entries of the products times the number of tables in them. TimeUp is raised when `control`
-    says that the time is up.
+    problems several times as fast. Small problems without nuisance variables are returned unchanged. Cost: the
+    number of entries of the products times the number of tables in them. Raises TimeUp when `control` says so.
     """
     if not problem.nuisance and len(problem.tables) < MANY_TABLES:
         return problem
@@ -157,7 +152,7 @@ class _Work:
     def __init__(self, problem: Problem, control: Control | None = None) -> None:
         self.problem, self.control = problem, control or Control()
         self.sizes, self.query, self.slack = dict(problem.sizes), problem.query, problem.log_slack
-        self.constants: list[float | int | Values] = [problem.constant]
+        self.constants: list[float | int | Array] = [problem.constant]
         self.integral = problem.is_integral
         self.steps: list[Chosen | KeptStates] = []
         self.tables: dict[int, Table] = {}
@@ -265,7 +260,7 @@ class _Work:
 
     def absorb(self) -> None:
         """Add every table to the smallest one whose scope holds its own; drop tables without effect."""
-        lost: dict[int, Values] = {}  # what rounding has taken away from tables that others were added to
+        lost: dict[int, Array] = {}  # what rounding has taken away from tables that others were added to
         for k in sorted(self.tables, key=lambda k: (len(self.tables[k].scope), k)):
             self.control.check(DOING)
             scope = self.tables[k].scope
@@ -281,7 +276,7 @@ class _Work:
         for k in [k for k, t in self.tables.items() if not t.log_values.any()]:
             self.pop(k)
 
-    def merge(self, host: int, table: Table, lost: dict[int, Values]) -> None:
+    def merge(self, host: int, table: Table, lost: dict[int, Array]) -> None:
         scope, values = self.tables[host]
         terms = spread(table.log_values, table.scope, scope)
         if self.integral:
@@ -290,7 +285,7 @@ class _Work:
             total = add_to(values, terms, lost.setdefault(host, np.zeros(values.shape)))
         self.tables[host] = Table(scope, total)
 
-    def complete(self, number: int, lost: dict[int, Values]) -> None:
+    def complete(self, number: int, lost: dict[int, Array]) -> None:
         """Add the lost rounding errors to a table, which is then off by only one rounding."""
         if number in lost:
             scope, values = self.tables[number]
@@ -311,9 +306,8 @@ class _Work:
     def substitute_functions(self) -> bool:
         """Replace query variables that a table makes a function of others, where that doesn't grow the tables.
 
-        Where a table allows one state of v for each state of its other variables, v's other tables become
-        tables of these directly, each by itself: no product over all of them is needed. Returns whether anything
-        changed.
+        Where a table allows one state of v for each state of its other variables, v's other tables become tables
+        of these, each by itself: no product over all of them is needed. Returns whether anything changed.
         """
         changed = False
         for v in sorted(self.query & frozenset(self.sizes)):

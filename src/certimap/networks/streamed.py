@@ -14,6 +14,7 @@ import numpy as np
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Answers, Boxes, Points, SearchBoxes, rounded_up
 from certimap.core.control import Control, WorkClock
+from certimap.core.logs import log_of
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.core.rounding import SAFE_LOG2
@@ -253,7 +254,7 @@ class StreamedSum:
                 others = [s for j, s in self._roots.items() if j != i]
                 parts = [*parts, _Part((), self._number(1.0), float(self._problem.constant) + sum(others))]
             part = self._summed(parts, scope, scope[:1])
-            found[self._plan.order[i]] = (part.values if self._in_logs else _log(part.values)) + part.scale
+            found[self._plan.order[i]] = (part.values if self._in_logs else log_of(part.values)) + part.scale
             masked = [*parts, *self._mask(i)]
             for k, piece in enumerate(self._buckets.inputs(i)):
                 if piece >= self._buckets.n_tables:
@@ -307,7 +308,7 @@ class StreamedSum:
             parts = [*self._inputs(i, messages), *self._mask(i)]
             message = self._summed(parts, scope, scope[1:])
             if len(scope) == 1:
-                value = message.values if self._in_logs else _log(message.values)
+                value = message.values if self._in_logs else log_of(message.values)
                 self._roots[i] = message.scale + float(value)
             messages[i] = message
             if drops:
@@ -334,7 +335,7 @@ class StreamedSum:
         return math.prod(float(self._problem.sizes[v]) for v in scope)
 
     def _number(self, values: Floats | float) -> Floats:
-        return _log(np.asarray(values)) if self._in_logs else np.asarray(values)
+        return log_of(np.asarray(values)) if self._in_logs else np.asarray(values)
 
     def _summed(self, parts: Sequence[_Part], scope: tuple[int, ...], onto: tuple[int, ...]) -> _Part:
         """Return a product summed over the variables of a scope that are not in `onto`.
@@ -362,8 +363,3 @@ class StreamedSum:
             least = float(values.min(where=values > 0.0, initial=top))
         values /= top
         return _Part(onto, values, scale + math.log(top), math.log2(least / top))
-
-
-def _log(values: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.log(values)

@@ -39,9 +39,8 @@ def log_evidence(
 ) -> Total | None:  # fmt: skip
     """Return the log (nats) of the sum of a problem over all its variables: ln p(e), by one elimination.
 
-    `known` is an order of all its variables; None looks for a good one. None if the sum visits more than
-    `most_entries` entries of products, or its live messages exceed the memory. Raises ImpossibleEvidence when the
-    sum is 0, and TimeUp when `control` asks to stop.
+    `known`: an order of all its variables. None if the sum visits more than `most_entries` entries of products, or
+    messages exceed the memory. Raises ImpossibleEvidence when the sum is 0, and TimeUp when `control` says so.
     """
     control = control or Control()
     found = known or plan(replace(problem, query=frozenset()), control=control)

@@ -14,6 +14,7 @@ from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes, rounded_up
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
+from certimap.core.logs import log_of
 from certimap.core.posterior import Facts, Posterior
 from certimap.core.probing import SteadyProber
 from certimap.core.query import Query
@@ -22,24 +23,13 @@ from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
 from certimap.kernels.parallel import for_blocks
 from certimap.kernels.wide import LN2
-from certimap.trees.kernels.passes import (
-    DownRoom,
-    Links,
-    PassRoom,
-    PointArrays,
-    PointRoom,
-    downward,
-    draw,
-    follow_maxima,
-    upward,
-    upward_points,
-)
+from certimap.trees.kernels import passes
 from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
 from certimap.trees.regions import Bucket, buckets_of_latent_tree, conditionals, contract_chains, make_tree
 from certimap.trees.wide import Wide, as_wide
 
 
-def point_arrays(tree: RegionTree) -> PointArrays:
+def point_arrays(tree: RegionTree) -> passes.PointArrays:
     """Lay out upward passes of points; trees of one shape have one layout."""
     a, n = tree.arrays, tree.n_regions
     terms: list[dict[int, int]] = [{}] * n  # by region: variable -> stride in the table
@@ -59,7 +49,7 @@ def point_arrays(tree: RegionTree) -> PointArrays:
             gather[tree.slot[r]] = shared * a.rest_hidden[r] + rest
         terms[r] = {v: s * k for v, s in known.items()} | own
         joint[r] = {v: s // n_rest * k for v, s in known.items() if s >= n_rest} | own
-    return PointArrays(
+    return passes.PointArrays(
         np.cumsum([0, *map(len, terms)]),
         np.array([v for t in terms for v in t], np.int64),
         np.array([s for t in terms for s in t.values()], np.int64),
@@ -70,15 +60,15 @@ def point_arrays(tree: RegionTree) -> PointArrays:
     )
 
 
-def room_for_points(tree: RegionTree, how: PointArrays, n_rows: int) -> PointRoom:
+def room_for_points(tree: RegionTree, how: passes.PointArrays, n_rows: int) -> passes.PointRoom:
     """Allocate the buffers of a block of points."""
-    return PointRoom(
+    return passes.PointRoom(
         np.empty((int(how.message_ptr[-1]), n_rows)), np.empty((tree.n_regions, n_rows)),
         np.empty((how.n_joint, n_rows)), np.empty(n_rows, np.int64), np.empty(n_rows, np.uint8),
     )  # fmt: skip
 
 
-def room_for(tree: RegionTree, n_rows: int) -> PassRoom:
+def room_for(tree: RegionTree, n_rows: int) -> passes.PassRoom:
     """Allocate the buffers of a block of rows."""
     n, a = tree.n_regions, tree.arrays
     n_joint, n_message, n_largest = tree.of_shape(
@@ -87,21 +77,21 @@ def room_for(tree: RegionTree, n_rows: int) -> PassRoom:
     sizes = n_joint, n, n_message, n, n_largest
     joint, joint_exponent, message, message_exponent, outer = (np.empty((size, n_rows)) for size in sizes)
     flags = np.full(n_rows, tree.is_delicate, np.uint8)
-    return PassRoom(joint, joint_exponent, message, message_exponent, outer, flags)
+    return passes.PassRoom(joint, joint_exponent, message, message_exponent, outer, flags)
 
 
-def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: PassRoom) -> Floats:
+def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: passes.PassRoom) -> Floats:
     """Return natural logs with each variable set to each state, shape (total_states, rows), after `upward`."""
     a = tree.arrays
     n_rows, n_children = mask.shape[1], np.diff(a.child_ptr)
-    below = DownRoom(
+    below = passes.DownRoom(
         np.empty((int(np.max(n_children * np.diff(a.joint_ptr), initial=1)), n_rows)),
         np.empty((int(np.max(n_children, initial=1)), n_rows)),
         np.empty_like(room.message),
         np.empty_like(room.message_exponent),
     )
     each = np.empty((mask.shape[0], n_rows))
-    downward(a, mask, is_bound, room, below, each)
+    passes.downward(a, mask, is_bound, room, below, each)
     return each
 
 
@@ -110,8 +100,7 @@ def wide_up(tree: RegionTree, mask: Flags, is_bound: bool) -> tuple[float, WideR
     n_joint, n_message = int(tree.arrays.joint_ptr[-1]), int(tree.arrays.message_ptr[-1])
     room = WideRoom(Wide.empty((n_joint,)).pair, Wide.empty((n_message,)).pair)
     upward_wide(tree.arrays, np.ascontiguousarray(mask), is_bound, room)
-    with np.errstate(divide="ignore"):
-        return float(np.log(room.message.mantissa[-1]) + room.message.exponent[-1] * LN2), room
+    return float(log_of(room.message.mantissa[-1]) + room.message.exponent[-1] * LN2), room
 
 
 def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
@@ -160,9 +149,8 @@ class BucketTreePosterior:
         P(root) of every root; `latent_of` (n,) is the latent variable that emits each variable of `query.domain`,
         with `emissions` of shape (states of its latent, its states). Tables are arrays of doubles, or `Wide` for
         entries beyond their range. `root` is the root of the region tree; by default the latent variable whose
-        largest side has the fewest query variables. `pace` is charged each table's entries before it is built.
-
-        Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`.
+        largest side has the fewest query variables. Raises ImpossibleEvidence if the evidence has probability
+        zero, and TimeUp at the limit of `pace`, which is charged each table's entries before it is built.
         """
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
@@ -180,8 +168,7 @@ class BucketTreePosterior:
     ) -> BucketTreePosterior:  # fmt: skip
         """Condition the buckets of an elimination order, children first; `constant` is ln of a constant factor.
 
-        Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`, which is
-        charged each table's entries before it is built.
+        Raises ImpossibleEvidence if the evidence has probability zero, and TimeUp at the limit of `pace`.
         """
         positions: dict[int, int] = {v: i for i, v in enumerate(query.variables.tolist())}
         conditioned, totals, log_error = conditionals(buckets, positions, pace)
@@ -227,14 +214,14 @@ class BucketTreePosterior:
         rows = self._block_rows(batch, int(how.message_ptr[-1]) + how.n_joint)
         out = np.empty(batch)
 
-        def block(start: int, stop: int, work: PointRoom) -> None:
+        def block(start: int, stop: int, work: passes.PointRoom) -> None:
             part = points[start:stop]
             states = np.zeros((len(n_states), rows), np.int16)
             states[:, : len(part)] = part.T
             if np.any(states.view(np.uint16).max(axis=1) >= n_states):  # negative numbers are large
                 raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
             work.flags.fill(tree.is_delicate)
-            upward_points(tree.arrays, how, states, work)
+            passes.upward_points(tree.arrays, how, states, work)
             out[start:stop] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
 
         _blocks_with_room(block, batch, rows, self.workers, lambda: room_for_points(tree, how, rows))
@@ -322,7 +309,7 @@ class BucketTreePosterior:
         _, work = wide_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
         point = np.zeros(len(self.domain), np.int16)
         position = np.zeros(tree.n_regions, np.int64)
-        follow_maxima(tree.arrays, _links(tree), work.joint, position, point)
+        passes.follow_maxima(tree.arrays, _links(tree), work.joint, position, point)
         return point[None, :]
 
     def _draw(self, cumulative: Floats, key: np.uint64, rows: Ints, points: Points) -> None:
@@ -330,7 +317,7 @@ class BucketTreePosterior:
 
         def block(start: int, stop: int) -> None:
             position = np.zeros(tree.n_regions, np.int64)
-            draw(tree.arrays, links, cumulative, key, rows[start:stop], position, points)
+            passes.draw(tree.arrays, links, cumulative, key, rows[start:stop], position, points)
 
         for_blocks(block, len(rows), 4096, self.workers)
 
@@ -342,36 +329,37 @@ class BucketTreePosterior:
         """Return the natural logs of rows at the root, shape (batch,)."""
         out = np.empty(len(mask))
 
-        def block(start: int, count: int, _: Floats, work: PassRoom) -> None:
+        def block(start: int, count: int, _: Floats, work: passes.PassRoom) -> None:
             rows = mask[start : start + count]
             out[start : start + count] = self._roots(work, count, rows.__getitem__, is_bound=is_bound)
 
         self._blocks(mask, block, is_bound=is_bound)
         return out
 
-    def _blocks(self, mask: Flags, use: Callable[[int, int, Floats, PassRoom], None], *, is_bound: bool) -> None:
+    def _blocks(
+        self, mask: Flags, use: Callable[[int, int, Floats, passes.PassRoom], None], *, is_bound: bool
+    ) -> None:
         """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
         tree = self.region_tree
         rows = self._block_rows(len(mask), int(tree.arrays.message_ptr[-1] + tree.arrays.joint_ptr[-1]))
 
-        def block(start: int, stop: int, room: tuple[Floats, PassRoom]) -> None:
+        def block(start: int, stop: int, room: tuple[Floats, passes.PassRoom]) -> None:
             (part, work), count = room, stop - start
             work.flags.fill(tree.is_delicate)
             part[:, :count], part[:, count:] = mask[start:stop].T, 0.0
-            upward(tree.arrays, part, is_bound, work)
+            passes.upward(tree.arrays, part, is_bound, work)
             use(start, count, part, work)
 
-        def room() -> tuple[Floats, PassRoom]:
+        def room() -> tuple[Floats, passes.PassRoom]:
             return np.empty((self.domain.total_states, rows)), room_for(tree, rows)
 
         _blocks_with_room(block, len(mask), rows, self.workers, room)
 
     def _roots(
-        self, work: PassRoom | PointRoom, count: int, mask: Callable[[int], Flags], *, is_bound: bool
+        self, work: passes.PassRoom | passes.PointRoom, count: int, mask: Callable[[int], Flags], *, is_bound: bool
     ) -> Floats:
         """Return the natural logs of the first `count` columns of a block at the root; `mask` returns a row's."""
-        with np.errstate(divide="ignore"):
-            value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
+        value: Floats = log_of(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
         low = work.flags[:count] > 0
         for b in np.flatnonzero(low & (value < LOG_FLOOR)) if low.any() else ():
             value[b], _ = wide_up(self.region_tree, mask(int(b)), is_bound)
@@ -385,7 +373,7 @@ class BucketTreePosterior:
         """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
         out, whole = np.empty(mask.shape), np.empty(len(mask))
 
-        def block(start: int, count: int, part: Floats, work: PassRoom) -> None:
+        def block(start: int, count: int, part: Floats, work: passes.PassRoom) -> None:
             rows = mask[start : start + count]
             whole[start : start + count] = self._roots(work, count, rows.__getitem__, is_bound=is_bound)
             each = pass_down(self.region_tree, part, is_bound, work)
@@ -426,5 +414,5 @@ def _blocks_with_room(
     for_blocks(with_room, n_rows, block, workers)
 
 
-def _links(tree: RegionTree) -> Links:
-    return Links(tree.slot_map, tree.parent, tree.variable)
+def _links(tree: RegionTree) -> passes.Links:
+    return passes.Links(tree.slot_map, tree.parent, tree.variable)

@@ -22,7 +22,7 @@ from certimap.core.rounding import SAFE_EXPONENT, ULP
 from certimap.errors import ModelError
 from certimap.trees.wide import Wide
 
-ENTRIES_PER_TABLE = 150  # fixed cost of making a table, in table entries
+ENTRIES_PER_TABLE = 150  # fixed cost of making a table, in table entries; clocks are charged before it is made
 WORK_OF_MAPS = 4  # cost of mapping an entry to a child's, in table entries
 
 
@@ -46,14 +46,11 @@ def conditionals(
 ) -> tuple[list[Bucket], list[Wide], float]:
     """Turn tables into conditional probabilities and drop buckets without a query variable below.
 
-    `buckets` come children first; `queried` variables are kept; `pace` is charged each table's entries before it
-    is built. Returns the kept buckets, with tables that sum to 1 over the last axis (or to 0 for impossible
-    separator states); the totals of the roots, over their separators; and a bound on the rounding error of ln p of
-    any point, in nats.
-
-    A message multiplies the parent's table and divides the child's, so its error occurs in both. These errors
-    cancel along each path through the tree except at the root: ln p of a point is off by at most twice the total's
-    error, and one division per bucket.
+    `buckets` come children first; `queried` variables are kept. Returns the kept buckets, with tables that sum to
+    1 over the last axis (or to 0 for impossible separator states); the totals of the roots, over their separators;
+    and a bound on the rounding error of ln p of any point, in nats: a message multiplies the parent's table and
+    divides the child's, so that errors cancel along each path except twice the total's, and one division per
+    bucket.
     """
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
@@ -136,10 +133,9 @@ def make_tree(
     buckets: Sequence[Bucket], positions: Mapping[int, int], offsets: Ints, log_evidence: float,
     log_error: float = 0.0, pace: WorkClock | None = None,
 ) -> RegionTree:  # fmt: skip
-    """Lay conditioned buckets out as arrays; `pace` is charged each table's entries before it is built.
+    """Lay conditioned buckets out as arrays; several roots are joined under a region with one state.
 
-    `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
-    mask columns. Several roots are joined under a region with one state.
+    `positions`: of query variables in the query's domain, whose `offsets` give their mask columns.
     """
     pace, buckets = pace or WorkClock.unhurried(), list(buckets)
     roots = [b for b in buckets if b.parent < 0]
@@ -271,8 +267,7 @@ def buckets_of_factors(
 ) -> tuple[list[Bucket], float]:  # fmt: skip
     """Build the bucket tree of an elimination order: the buckets, children first, and ln of the constant factors.
 
-    `pace` is charged each table's entries before it is built. Raises ModelError, before any is built, if a table
-    would have more than `max_table` entries.
+    Raises ModelError, before any is built, if a table would have more than `max_table` entries.
     """
     pace = pace or WorkClock.unhurried()
     place = {v: i for i, v in enumerate(order)}

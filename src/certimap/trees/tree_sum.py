@@ -14,7 +14,7 @@ import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints16
 from certimap.core.control import Control
-from certimap.core.region_tree import RegionTree
+from certimap.core.logs import log_of
 from certimap.core.rounding import ULP
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.kernels import vector_bounds as kernels
@@ -46,19 +46,28 @@ class TreeSum:
         self.trees = [tree.region_tree for tree in trees]
         self.n_entries = sum(len(t.arrays.tables) for t in self.trees)
         # Each number is a sum of positive products, off by a roundoff per operation.
-        self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(
-            t.n_regions for t in self.trees
-        )
+        n_regions = max(t.n_regions for t in self.trees)
+        self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * n_regions
 
     def room(self, limit: int) -> kernels.VectorRoom:
         """Return arrays for sets of at most `limit` rows, fewer for long vectors."""
-        return _room(self.trees, limit)
+        n, all_arrays = max(t.n_regions for t in self.trees), [t.arrays for t in self.trees]
+        width = max(int(max(np.max(a.rest_hidden), np.max(a.own_states))) for a in all_arrays)
+        degree = max(1, max(int(np.max(np.diff(a.child_ptr))) for a in all_arrays))
+        limit = max(FEWEST_ROWS, min(limit, LARGEST_ROOM // (n * (width + degree))))
+        pool = POOL * limit
+        return kernels.VectorRoom(
+            tops=np.empty((n, width)), outs=np.empty((n, width)), rows=np.empty((n, limit, width)),
+            links=np.empty((n, limit, degree), np.int32), counts=np.empty(n, np.int64),
+            pool=np.empty((pool, width)), pool_links=np.empty((pool, degree), np.int32),
+            pool_scores=np.empty(pool), kept=np.empty((limit, width)),
+            kept_links=np.empty((limit, degree), np.int32),
+        )  # fmt: skip
 
     def bound(self, mask: Flags, log_target: float, room: kernels.VectorRoom, control: Control) -> BoxBound:
         """Bound a box, `mask` (columns,), and the box with each of its states fixed.
 
-        `log_target` is the natural log of the target value; more than `rounding.LOG_FLOOR`, so that nothing
-        underflows. Raises TimeUp between two trees when the run should stop.
+        `log_target`: ln of the target value, above `rounding.LOG_FLOOR`. Raises TimeUp when the run should stop.
         """
         scales = np.exp(self.log_weights - log_target)
         points = np.zeros((len(self.trees), len(self.domain)), np.int16)
@@ -69,8 +78,7 @@ class TreeSum:
         total = float(np.sum(values))
         error = self.slack * (total + 1.0)
         log_bound = math.log(total + error) + log_target
-        with np.errstate(divide="ignore"):
-            states = np.log(np.maximum(np.sum(each, axis=0), 0.0) + error) + log_target
+        states = log_of(np.maximum(np.sum(each, axis=0), 0.0) + error) + log_target
         log_states = np.minimum(np.where(mask, states, -np.inf), log_bound)
         return BoxBound(log_bound, log_states, points, int(np.argmax(values)))
 
@@ -112,18 +120,3 @@ def is_simple(tree: BucketTreePosterior) -> bool:
     shared = (a.shared_query == 1) & (a.shared_hidden == 1) & (a.rest_query == 1)
     is_leaf = np.diff(a.child_ptr) == 0
     return bool(np.all(shared) and np.all(is_leaf == (found.variable >= 0))) and not found.is_delicate
-
-
-def _room(trees: Sequence[RegionTree], limit: int) -> kernels.VectorRoom:
-    n, all_arrays = max(t.n_regions for t in trees), [t.arrays for t in trees]
-    width = max(int(max(np.max(a.rest_hidden), np.max(a.own_states))) for a in all_arrays)
-    degree = max(1, max(int(np.max(np.diff(a.child_ptr))) for a in all_arrays))
-    limit = max(FEWEST_ROWS, min(limit, LARGEST_ROOM // (n * (width + degree))))
-    pool = POOL * limit
-    return kernels.VectorRoom(
-        tops=np.empty((n, width)), outs=np.empty((n, width)), rows=np.empty((n, limit, width)),
-        links=np.empty((n, limit, degree), np.int32), counts=np.empty(n, np.int64),
-        pool=np.empty((pool, width)), pool_links=np.empty((pool, degree), np.int32),
-        pool_scores=np.empty(pool), kept=np.empty((limit, width)),
-        kept_links=np.empty((limit, degree), np.int32),
-    )  # fmt: skip

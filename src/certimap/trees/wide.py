@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from certimap.core.arrays import Array, Floats, Ints, spread
+from certimap.core.logs import log_of
 from certimap.kernels.wide import LN2, ZERO, WideArrays
 from certimap.trees.kernels import wide_passes as kernels
 
@@ -97,8 +98,7 @@ class Wide:
 
     def logs(self) -> Floats:
         """Return natural logs."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.mantissa) + self.exponent * LN2, np.float64)
+        return np.asarray(log_of(self.mantissa) + self.exponent * LN2, np.float64)
 
     def shares(self) -> tuple[Wide, Wide]:
         """Divide the rows (last axis) by their sums; return the shares (0 in rows of zeros) and the sums."""

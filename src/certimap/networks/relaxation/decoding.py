@@ -23,10 +23,8 @@ def decode(
     """Return a state of every query variable within a mask, read off a relaxation.
 
     Each variable, last eliminated first, takes the state of the largest sum over its copies, given the states
-    chosen before: copies need not agree, and the tables may give the assignment probability 0.
-
-    Cost: one upward pass; with nuisance variables one probe. A `scratch` from bounding the same mask saves the
-    pass. Raises TimeUp like `SplitTree.bound`.
+    chosen before: copies need not agree, and the tables may give the assignment probability 0. Cost: one upward
+    pass, which a `scratch` from bounding the same mask saves; with nuisance variables one probe.
     """
     clock = clock or PassClock()
     row = tree.full_mask() if mask is None else mask
@@ -47,9 +45,8 @@ def decode_possible(
     """Return a possible assignment of all variables, guided by the relaxation, or None if none is found soon.
 
     Variables are fixed one by one, each at the state of the largest bound, and zeros are propagated in between.
-    The bounds are recomputed for the remaining states `PROBES` times.
-
-    Cost: `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
+    Cost:
+    `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
     """
     ptr, each = tree.arrays.state_ptr, np.empty(0)
     places = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
@@ -73,8 +70,7 @@ class PlacedTree:
     tree: SplitTree  # over the problem `restricted` to the columns `kept`
     states: QueryStates  # the numbering of the problem's states
     alive: tuple[Ints, ...]  # for every query variable the columns that the tree knows
-    # columns, at: the columns of variables that the tree still has, and their places among its states
-    columns: Ints
+    columns: Ints  # the columns of variables that the tree still has, and their places among its states
     at: Ints
     fixed: Ints  # the columns of variables with one state left
 
@@ -102,7 +98,6 @@ class PlacedTree:
         """Bound boxes (rows of the domain's columns, of states that the tree knows) and every column in them.
 
         Returns nats, rounded up; -inf outside a box and for an empty one: shapes (batch,) and (batch, columns).
-        Raises TimeUp when the `clock` says that the run should stop.
         """
         bound, inner = self.tree.probe(self.masks(mask), workers, clock)
         each = np.full(mask.shape, -np.inf)

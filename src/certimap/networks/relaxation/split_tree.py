@@ -43,9 +43,8 @@ class PassClock:
     def pieces(self, tree: TreeArrays, s: Scratch, kind: Kind) -> Iterator[tuple[int, int]]:
         """Yield (first, last) of consecutive regions, from the leaves up for "up" and from the roots down else.
 
-        A pass of a few hundredths of a second is not stopped, because an earlier improvement may depend on it.
-
-        Raises TimeUp instead of a piece that would end too late, and when the run should stop.
+        Raises TimeUp instead of a piece that would end too late, and when the run should stop, except in a pass of
+        a few hundredths of a second, because an earlier improvement may depend on it.
         """
         pieces = _cut(tree, s, kind == "up")
         is_short = sum(n for _, _, n in pieces) <= SHORT
@@ -180,8 +179,7 @@ class SplitTree:
     arrays: TreeArrays
     constant: float  # nats: the problem's constant and the tables' scales
     order: Ints  # positions in `variables`, the first eliminated first
-    # shifts, weights: the parameters of the relaxation: nats per copy and state, and one weight per region
-    shifts: Floats
+    shifts: Floats  # the parameters of the relaxation: nats per copy and state, and one weight per region
     weights: Floats
     scales: Floats  # nats taken out of each region's table, which `constant` holds
 
@@ -322,12 +320,10 @@ class SplitTree:
         return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant) + float(np.abs(self.scales).sum()))
 
     def probe(self, masks: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
-        """Bound boxes and all their queried states.
+        """Bound boxes, `masks` (batch, states of all variables), and all their queried states.
 
-        `masks`: uint8, shape (batch, states of all variables). `clock`: checked between blocks of boxes, or within
-        long passes. Returns upper bounds in nats, rounded up: shape (batch,), and of every queried state within
-        its box, shape (batch, states); -inf outside. Cost: about three upward passes per box. Raises TimeUp when
-        the run should stop.
+        Returns upper bounds in nats, rounded up: shape (batch,), and of every queried state within its box, shape
+        (batch, states); -inf outside. Cost: about three upward passes per box. Raises TimeUp when `clock` says so.
         """
         bounds, each = np.empty(len(masks)), np.empty((len(masks), masks.shape[1]))
         clock = clock or PassClock()
@@ -486,9 +482,9 @@ class RelaxationPlan:
     """How large a relaxation may grow, and in what steps."""
 
     exact_entries: float = 2.0**23  # joint states of all regions up to which an elimination is left unsplit
-    # first_bits, raise_bits, last_bits: log base 2 of the entries of the largest tables: at first, what a rise
-    # adds, and at last
-    first_bits: float = 10.0
+    first_bits: float = (
+        10.0  # log base 2 of the entries of the largest tables: at first, what a rise adds, at last
+    )
     raise_bits: float = 3.0
     last_bits: float = 22.0
     steps: int = 40  # optimisation steps at each temperature

@@ -26,7 +26,6 @@ from certimap.networks.problem import (
     WIDE_REACH,
     FineIntegers,
     Problem,
-    States,
     above_nats,
     below_nats,
     in_nats,
@@ -57,7 +56,7 @@ class HybridState:
     root: Reduction | None
     context: Context
     unit: float
-    kept: dict[int, States]
+    kept: dict[int, Ints]
     reported: int = HARD
     is_eliminated: bool = False
     is_whole: bool = True
