@@ -82,13 +82,13 @@ def test_an_unknown_column_fails_at_once(capsys, examples, tmp_path):
 TELLING = """
 import sys
 import certimap.ask.batch as batch
-answered, n = batch._outcome, 0
+answered, n = batch._judged, 0
 def told(*given):
     global n
     n += 1
     print("row", n, file=sys.stderr, flush=True)
     return answered(*given)
-batch._outcome = told
+batch._judged = told
 from certimap.cli.__main__ import run
 sys.exit(run())
 """
