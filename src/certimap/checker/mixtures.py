@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def _opened(
     rows = np.flatnonzero(~(bound <= threshold))
     low, high, mask = low[rows], high[rows], mask[rows].copy()
     gains = np.full((len(rows), len(columns) - 1), -np.inf)
-    for v, (start, stop) in enumerate(zip(columns[:-1].tolist(), columns[1:].tolist(), strict=True)):
+    for v, (start, stop) in enumerate(pairwise(columns.tolist())):
         several = np.flatnonzero(mask[:, start:stop].sum(axis=1) > 1)
         if len(several):
             of_state = _each(peak[rows[several]], best[v][rows[several]], parts.tables[:, start:stop])
@@ -126,10 +127,8 @@ def _refute(parts: Normals | Products, threshold: float, point: Floats, level: F
 
 def _levels(tables: Floats, columns: Ints, mask: Flags) -> tuple[Floats, list[Floats]]:
     """Return each component's largest categorical factor in each box, in all and for each variable."""
-    best = [
-        np.where(mask[:, None, start:stop], tables[:, start:stop], -np.inf).max(axis=2)
-        for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist(), strict=True)
-    ]
+    spans = [slice(*ends) for ends in pairwise(columns.tolist())]
+    best = [np.where(mask[:, None, span], tables[:, span], -np.inf).max(axis=2) for span in spans]
     level = np.zeros((len(mask), len(tables)))
     for one in best:
         level = up(level + one)

@@ -16,18 +16,15 @@ from certimap.checker.models import FLOAT, CheckBudget, PlainTable, ReducedModel
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, ranges, run_starts, up
 
 Scope = tuple[int, ...]
+Tables = Sequence[PlainTable]
+Sizes = Mapping[int, int]
+Made = tuple[PlainTable, list[float]]  # a table and constants, factors of one function
 BLOCK = 2**16  # entries of a product computed at a time
 
 
 def summed(
-    v: int,
-    scope: Scope,
-    tables: Sequence[PlainTable],
-    sizes: Mapping[int, int],
-    budget: CheckBudget,
-    weight: float = 1.0,
-    side: int = 1,
-) -> tuple[PlainTable, list[float]]:
+    v: int, scope: Scope, tables: Tables, sizes: Sizes, budget: CheckBudget, weight: float = 1.0, side: int = 1
+) -> Made:
     """Return (Σ f^(1/weight))^weight over a variable, for a product f of tables, as a table and constants.
 
     Small tables are multiplied first, and the product with the largest is computed block by block.
@@ -61,7 +58,7 @@ def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
     return up(base + up(weight * raised), 2.0)
 
 
-def _paired(tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget) -> list[PlainTable]:
+def _paired(tables: Tables, sizes: Sizes, budget: CheckBudget) -> list[PlainTable]:
     """Multiply the two tables with the smallest product, repeatedly, until at most two are left."""
     left = list(tables)
     while len(left) > 2:
@@ -75,9 +72,7 @@ def _paired(tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: Chec
     return left
 
 
-def _in_blocks(
-    v: int, scope: Scope, tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget
-) -> tuple[Scope, Floats]:
+def _in_blocks(v: int, scope: Scope, tables: Tables, sizes: Sizes, budget: CheckBudget) -> tuple[Scope, Floats]:
     """Return the axes and entries of the maximum over v of two tables' sum; the order of axes gives long runs."""
     *_, b, a = [PlainTable((), np.zeros(())), *sorted(tables, key=lambda t: t.logs.size)]
     strides = dict(zip(a.scope, a.logs.strides, strict=True))
@@ -97,9 +92,7 @@ def _in_blocks(
     return tuple(rest), found
 
 
-def maximised(
-    v: int, scope: Scope, tables: Sequence[PlainTable], sizes: Mapping[int, int], budget: CheckBudget
-) -> tuple[PlainTable, list[float]]:
+def maximised(v: int, scope: Scope, tables: Tables, sizes: Sizes, budget: CheckBudget) -> Made:
     """Return the maximum over a variable of a product of tables, as a table and constants, block by block.
 
     Each table is first shifted to a largest entry of 0: a sum s of k terms then errs by at most (k + 1) 2^-53 |s|,

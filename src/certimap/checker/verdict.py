@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any
@@ -66,8 +66,7 @@ class Claim:
     tolerance: float
     log_upper: float
     log_joint: float | None  # the claimed log value of the first answer (nats), or None
-    # states of the query variables, one row for each answer; 0 where a variable is real
-    answers: NDArray[np.int64]
+    answers: Ints  # states of the query variables, one row for each answer; 0 where a variable is real
     values: Floats  # values of the query variables, one row for each answer; NaN where a variable is categorical
     question: Question  # the query, in which real variables have no states
 
@@ -94,7 +93,7 @@ class Claim:
         answers: list[Stored] = [proof.meta["answer"], *proof.meta.get("others", [])]
         queried = [place[name] for name in answers[0]]
         budget.hold(ANSWER_COST * len(answers) * (1 + len(queried)), "the list of answers")
-        asked = [_Asked.of(variables[v]) for v in queried]
+        asked = {name: _places_of(variables[v]) for name, v in zip(answers[0], queried, strict=True)}
         rows = [_positions(asked, answer, budget) for answer in answers]
         states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
         if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
@@ -138,11 +137,9 @@ class Claim:
     def statement(self, log_value: float) -> str:
         """State the proved claim in a sentence, for answers worth at least `log_value` (nats)."""
         if self.kind == "bound":
-            return (
-                f"accepted: no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}, and the "
-                f"answer is worth {shown(log_value, 9, ROUND_FLOOR)}, "
-                f"{shown(self.log_upper, 3, less=log_value)} less"
-            )
+            found = f"{shown(log_value, 9, ROUND_FLOOR)}, {shown(self.log_upper, 3, less=log_value)} less"
+            upper = f"no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}"
+            return f"accepted: {upper}, and the answer is worth {found}"
         within, k = f"within a relative {shown(self.tolerance, 3)}", len(self.answers)
         epsilon = shown(self.epsilon, 3)
         if self.kind == "pac":
@@ -159,31 +156,25 @@ class Claim:
         )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A query variable: its name, and each state's index by its JSON text; None for a real variable."""
-
-    name: str
-    places: dict[str, int] | None
-
-    @classmethod
-    def of(cls, variable: Stored) -> _Asked:
-        states: list[Any] | None = variable.get("states")
-        places = None if states is None else {json.dumps(state): k for k, state in enumerate(states)}
-        return cls(variable["name"], places)
+def _places_of(variable: Stored) -> dict[str, int] | None:
+    """Return each state's index by its JSON text; None for a real variable."""
+    states: list[Any] | None = variable.get("states")
+    return None if states is None else {json.dumps(state): k for k, state in enumerate(states)}
 
 
-def _positions(queried: Sequence[_Asked], answer: Stored, budget: CheckBudget) -> tuple[list[int], list[float]]:
+def _positions(
+    asked: Mapping[str, dict[str, int] | None], answer: Stored, budget: CheckBudget
+) -> tuple[list[int], list[float]]:
     """Return the state indices and real values of an answer; 1, 1.0 and True are different labels."""
     budget.look()
-    states, values = [0] * len(queried), [math.nan] * len(queried)
-    if list(answer) != [variable.name for variable in queried]:
+    states, values = [0] * len(asked), [math.nan] * len(asked)
+    if list(answer) != list(asked):
         raise Rejected("the answers name different variables")
-    for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
-        if variable.places is None:
+    for k, (places, label) in enumerate(zip(asked.values(), answer.values(), strict=True)):
+        if places is None:
             values[k] = float(label)
         else:
-            found = variable.places.get(json.dumps(label))
+            found = places.get(json.dumps(label))
             if found is None:
                 raise Rejected(f"the answer names {label!r}, which is no state of its variable")
             states[k] = found
@@ -243,7 +234,7 @@ def _name(name: str) -> str:
 
 
 def largest_value(
-    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64], budget: CheckBudget
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: Ints, budget: CheckBudget
 ) -> tuple[Decimal, Decimal]:
     """Return the smallest value of an answer, and the largest value of any other joint state of the query.
 

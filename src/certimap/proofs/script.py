@@ -82,10 +82,13 @@ class Script:
         if self.control.is_late or self.n_bytes + 4 * len(self.steps) > self.max_bytes:
             raise Open
 
+    def _write(self, steps: list[int], numbers: Floats) -> None:
+        self.steps += steps
+        self.shifts.append(numbers)
+        self.n_bytes += numbers.nbytes
+
     def shift(self, network: PlainNetwork, shifts: Floats) -> None:
-        self.steps.append(step.SHIFT)
-        self.shifts.append(shifts)
-        self.n_bytes += shifts.nbytes
+        self._write([step.SHIFT], shifts)
         network.shift(shifts)
 
     def drop(self, network: PlainNetwork, each: dict[int, Floats]) -> PlainNetwork | None:
@@ -101,9 +104,7 @@ class Script:
 
     def divide(self, levels: list[float]) -> None:
         """Give each component a level of its own."""
-        self.steps.append(step.DIVIDE)
-        self.shifts.append(np.array(levels))
-        self.n_bytes += 8 * len(levels)
+        self._write([step.DIVIDE], np.array(levels))
 
     def eliminate(self, network: PlainNetwork, v: int) -> None:
         self.look()
@@ -115,10 +116,7 @@ class Script:
     ) -> None:
         """Eliminate copies of a variable, one per group of its tables; only a hidden variable has weights."""
         self.look()
-        self.steps += [step.GROUP, v, *groups]
-        numbers = np.concatenate([*shifts, weights])
-        self.shifts.append(numbers)
-        self.n_bytes += numbers.nbytes
+        self._write([step.GROUP, v, *groups], np.concatenate([*shifts, weights]))
         read = shares(np.array(weights)).tolist() if weights else [1.0] * (len(shifts) + 1)  # as the checker will
         network.eliminate(v, groups, shifts, read)
 

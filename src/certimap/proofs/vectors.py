@@ -117,8 +117,6 @@ class VectorRecorder(PlainVectors):
             self.budget.look()
             unmixed(values, ptr, ROUNDS, BUDGET, state, places, at, picked)
         rows = np.flatnonzero(state == DROPPED)
-        if not len(rows):
-            return NOTHING, NOTHING, NOTHING, NOTHING
         owner, members, counts = counted(picked[rows])
         lengths = np.bincount(owner, minlength=len(rows))
         some = lengths > 1
