@@ -190,7 +190,7 @@ def _log_mass(model: Any, query: Query) -> float | None:
 def log_evidence_bounds(
     model: Any, evidence: Any = None, *, i_bound: int = 10, iterations: int = 30, time_limit: float | None = None
 ) -> EvidenceBounds:
-    """Return two bounds on ln p(evidence) in nats for a network of any width, equal if it can be summed.
+    """Return (lower, upper) bounds on ln p(evidence) in nats for a network of any width; equal if it is summed.
 
     `model` is a network, `evidence` as in `marginals`; p(e) is the unnormalised sum of a Markov network. A message
     of the relaxation for the upper bound has at most `i_bound` variables; more is tighter and slower. `iterations`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -163,13 +164,10 @@ class Real:
 
     def parse(self, text: str) -> float:
         """Return the number that a `text` names; raises QueryError when it names none."""
-        try:
-            number = float(text) if "_" not in text else math.nan
-        except ValueError:
-            number = math.nan
-        if math.isnan(number):
-            raise QueryError(f"{text!r} is no value of variable {self.name!r}; expected a number")
-        return number
+        with suppress(ValueError):
+            if "_" not in text and not math.isnan(number := float(text)):
+                return number
+        raise QueryError(f"{text!r} is no value of variable {self.name!r}; expected a number")
 
 
 Variable = Categorical | Real
