@@ -13,7 +13,6 @@ LAB = Path(__file__).resolve().parents[2] / "lab"
 # Where an attribute may be asked for by name: of modules, data frames, estimators, errors and own fields.
 # Never of posteriors, solvers, states or models: what they have is declared (see certimap/core/posterior.py).
 BY_NAME = {
-    "__init__.py": 1,  # names of the package, loaded when first used
     "ask/api.py": 2,  # data frames
     "networks/costs.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings
@@ -38,15 +37,15 @@ BY_NAME = {
     "kernels/tier.py": 1,  # what the operating system has
     "kernels/cache.py": 2,  # what the operating system has
     "kernels/parallel.py": 1,  # what the operating system has
-    "learn/__init__.py": 1,  # names of the package
     "learn/clusters.py": 2,  # estimators of other libraries
     "learn/estimator.py": 5,  # own settings, and data frames
-    "learn/table.py": 12,  # data frames
+    "learn/table.py": 9,  # data frames
+    "proofs/finish.py": 1,  # fields of certificates
     "plots/series.py": 1,  # fields of history entries
     "core/query.py": 3,  # data frames
-    "core/result.py": 1,  # numpy values
+    "core/result.py": 4,  # numpy values, and fields of results
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
-    "core/named.py": 1,  # classes and functions by their place
+    "core/named.py": 2,  # classes, functions and the names of packages by their place
     "solvers/driver.py": 2,  # data frames
     "certimap_lab/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }
