@@ -21,9 +21,7 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import BoxPosterior
 from certimap.core.query import make_query
 from certimap.errors import DataError
-from certimap.learn.clusters import mix
 from certimap.learn.datasets import Dataset
-from certimap.learn.leaves import are_labels
 from certimap.learn.table import AsLabels, DataTable, Kind, decode, encode, read_table
 
 Seed = int | np.random.Generator | None
@@ -117,7 +115,7 @@ class DensityEstimator:
         raise NotImplementedError
 
     def _read(
-        self, table: Any, valid: Any, domain: Domain | None, as_labels: AsLabels = are_labels
+        self, table: Any, valid: Any, domain: Domain | None, as_labels: AsLabels | None = None
     ) -> tuple[DataTable, DataTable | None]:
         """Start the time limit, set `domain_`, and return the rows and the given validation rows."""
         if self.time_limit is not None:
@@ -125,7 +123,10 @@ class DensityEstimator:
         if self.progress is not None:
             flag_checked("progress", self.progress, DataError)
         self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
+        from certimap.learn.leaves import are_labels  # the default of learners of mixed tables
+
         also = [] if valid is None else [valid]
+        as_labels = are_labels if as_labels is None else as_labels
         rows = read_table(table, domain=domain, kinds=self.kinds, also=also, as_labels=as_labels)
         self.domain_ = rows.domain
         return rows, None if valid is None else encode(valid, rows.domain)
@@ -240,6 +241,8 @@ class MixtureEstimator(DensityEstimator):
 
     def _best_of_starts(self, k: int, attempt: Callable[[int], tuple[float, M]]) -> M:
         """Return the best of several starts, each a function of a key, judged on the training rows."""
+        from certimap.learn.clusters import mix  # loads compiled code, which scoring rows does not need
+
         best: tuple[float, M] | None = None
         for start in range(self.n_starts if k > 1 else 1):
             if best is not None and self._is_late():
