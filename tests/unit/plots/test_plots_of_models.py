@@ -123,7 +123,7 @@ def test_a_circuit_is_counted():
 
 def test_sets_of_a_region_tree_are_counted():
     posterior = hidden_chain()
-    series = plots.region_series(posterior)
+    series = plots.region_series(posterior, time_limit=None)
     n = posterior.region_tree.n_regions
     assert len(series.parent) == len(series.names) == len(series.set_sizes) == len(series.places) == n
     assert {name for name in series.names if name} == {f"x{i}" for i in range(40)}
