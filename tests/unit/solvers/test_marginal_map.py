@@ -236,6 +236,43 @@ def test_where_zeros_forbid_what_the_parts_try_a_possible_answer_is_looked_for(
     assert ledger.best_log_prob > -math.inf
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_where_points_are_valued_by_a_part_of_the_sum_a_climb_from_its_centre_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    model, query = random_network(seed, 0.0)
+    posterior = TwoSidedNetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    points = np.array(list(np.ndindex(*posterior.domain.n_states)))
+    values = posterior.log_prob(points)
+
+    def worst(self: Portfolio, part: object, state: object, ledger: Ledger) -> None:
+        """Find the worst answer."""
+        ledger.candidates(points[[int(values.argmin())]])
+
+    monkeypatch.setattr(Portfolio, "_run", worst)
+    solver, ledger = Portfolio(), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    for _ in state.parts:
+        assert ledger.best_log_prob in (-math.inf, values.min())
+        state = solver.step(state, ledger)
+    assert ledger.best_log_prob >= posterior.log_prob(posterior.prober().climb(posterior.possible_point())).max()
+    assert ledger.best_log_prob > values.min()
+
+
+def test_a_space_that_is_open_is_searched_in_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its opening alone costs more than a turn."""
+    monkeypatch.setattr(and_or, "TABLE_ENTRIES", 16.0)
+    model, query = grid(6, 5, 14)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver = Portfolio(portfolio.TurnTuning(turn=1.0))
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    paths = state.parts[2]
+    solver._run(paths, state, ledger)
+    assert isinstance(paths.solver, and_or.AndOrBranchAndBound)
+    assert paths.state.n_nodes > 0
+
+
 def test_turns_that_gain_nothing_go_to_the_part_that_bounds_best_and_some_to_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

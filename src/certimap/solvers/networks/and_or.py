@@ -126,16 +126,11 @@ class AndOrSpace:
             tightener = Tightener(tree, clock)
             for temperature in TEMPERATURES:
                 tightener.run(temperature, -(-iterations // len(TEMPERATURES)))
-        space = cls.over(posterior, tree, clock)
-        space.work = float(max(iterations, 1) * tree.n_entries)
-        return space
-
-    @classmethod
-    def over(cls, posterior: NetworkPosterior, tree: SplitTree, clock: PassClock) -> AndOrSpace:
-        """Return the space of a query, bounded by a tree of its problem as it stands."""
         variables, evaluator = posterior.states.variables, posterior.evaluator
         sums = [(part, [variables[int(c)] for c in part.query]) for part in evaluator.sums]
-        return cls(tree, clock, sums, evaluator.log_slack)
+        space = cls(tree, clock, sums, evaluator.log_slack)
+        space.work = float(max(iterations, 1) * tree.n_entries)
+        return space
 
     # --- construction ------------------------------------------------------------------------------------
 
@@ -305,7 +300,7 @@ class AndOrSolver(WholeSpaceSolver):
         ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
         start, before = posterior.point(decode(space.tree, scratch=s, clock=space.clock)), ledger.best_log_prob
         ledger.candidates(start)
-        if ledger.best_log_prob > before:
+        if ledger.best_log_prob > before == -math.inf:
             ledger.candidates(posterior.prober().climb(start))
         return space
 
@@ -457,10 +452,7 @@ class DepthFirst:
 
 
 class Tour:
-    """The depth-first search of a space, root after root.
-
-    `cache`: solved subproblems. Those of another space hold too where its order is the same.
-    """
+    """The depth-first search of a space, root after root; `cache`: subproblems that are solved already."""
 
     def __init__(self, space: AndOrSpace, cache: dict[tuple[int, bytes], Solved] | None = None) -> None:
         self.space, self.n_nodes = space, 0
@@ -552,9 +544,11 @@ class AndOrBranchAndBound(AndOrSolver):
         return Effort(state.n_nodes, held, int(state.tour.space.work))
 
     def step(self, state: AndOrState, ledger: Ledger) -> AndOrState:
-        """Open the space, or search some nodes."""
-        state.tour = state.tour or Tour(self.open_space(state.posterior, ledger))
-        advance(state, state.tour, ledger)
+        """Open the space, or search some nodes of it."""
+        if state.tour is None:
+            state.tour = Tour(self.open_space(state.posterior, ledger))
+        else:
+            advance(state, state.tour, ledger)
         return state
 
 

@@ -14,7 +14,7 @@ from certimap.core.box import Boxes
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import AsNetwork, Capability, Posterior
 from certimap.errors import TooLarge
-from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.elimination.set_elimination import SetElimination
@@ -159,13 +159,11 @@ class Portfolio(Solver):
             in_sets = part(sets, SetElimination(), on=posterior, books=True)
             in_sets.turn = tuning.head_start
             return [in_sets, *parts]
-        by_boxes = part(boxes, Frontier(), on=posterior, books=True)
+        by_boxes, depth_first = part(boxes, Frontier(), on=posterior, books=True), AndOrBranchAndBound()
         by_boxes.is_spare = posterior.facts.work > tuning.dear
-        parts.append(by_boxes)
-        depth_first = AndOrBranchAndBound()
         if depth_first.unsuited(posterior) is None:
             parts.append(part(paths, depth_first, on=posterior))
-        return parts
+        return [*parts, by_boxes]
 
     def effort(self, state: PortfolioState) -> Effort:
         efforts = [part.effort for part in state.parts]
@@ -184,8 +182,9 @@ class Portfolio(Solver):
         state.leader = part if after[1] < before[1] else state.leader
         gained = _gained(before, after) / max(part.work - work, 1.0)
         network = part.posterior
-        is_barren = state.n_turns == len(state.parts) and ledger.best_log_prob == -math.inf
-        if is_barren and isinstance(network, NetworkPosterior):  # zeros forbid all that the parts have tried
+        # zeros forbid all that the parts have tried, or points are valued by what is around a likely one
+        starts = ledger.best_log_prob == -math.inf or isinstance(network, TwoSidedNetworkPosterior)
+        if starts and state.n_turns == len(state.parts) and isinstance(network, NetworkPosterior):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
@@ -222,7 +221,10 @@ class Portfolio(Solver):
                     part, part.solver.foreseen(part.state), state
                 ):
                     return
-                part.work += part.weight * max(part.effort.work - before.work, 1)
+                spent = part.weight * max(part.effort.work - before.work, 1)
+                part.work += spent
+                if isinstance(part.solver, AndOrBranchAndBound) and not before.work:
+                    end += 2.0 * spent  # the search of a space may cost as much as its opening
                 if state.control.nodes_left(self.effort(state).n_nodes) == 0:
                     return
         except TimeUp:  # it foresees that its next piece would end too late: another one may have smaller pieces
