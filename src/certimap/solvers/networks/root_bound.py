@@ -26,7 +26,7 @@ MEMORY_SHARE = 0.125
 # of what a tightened tree has cost, for a search that it bounds; of what the next tree costs, for one of which so
 # much is behind
 TOUR_SHARE, SHARE_BESIDE, SOMEWHERE = 0.25, 2.0, 1e-5
-TOUR_COST, TOUR_NODES = 0.1, 1000  # visits that take as long as a unit of a tour's work; nodes at a time
+TOUR_COST, TOUR_NODES = 0.1, 10_000  # visits that take as long as a unit of a tour's work; nodes at a time
 
 
 class RootBound:
