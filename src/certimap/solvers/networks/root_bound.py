@@ -111,7 +111,7 @@ class RootBound:
             del self._temperatures[:n_steps]
             self.work += n_steps * cost
         found = self._in_units(tree.bound(scratch=self._tightener.scratch, clock=self._clock))
-        is_warm = len(self._temperatures) <= sum(n for _, n in STEPS[1:])  # the first steps may raise it
+        is_warm = len(self._temperatures) < sum(n for _, n in STEPS[1:])  # the first steps may raise it
         gain, self._last = self._last - found, found
         # as much again would leave it above an earlier tree's bound
         if is_warm and (gain <= STALLED * (found - level) or found - gain > self.bound):
