@@ -17,6 +17,7 @@ from certimap.checker.vectors import Step, Vectors, VectorScript, is_exceeded
 from certimap.core.query import make_query
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
+from certimap.solvers.elimination.kernels.dominance import DROPPED, KEPT
 from certimap.testing.models import all_points
 from certimap_lab.bench.random_chains import random_chain
 from certimap_lab.proofs import Case, random_case, solved
@@ -183,16 +184,15 @@ def _dominance(monkeypatch):
 
 def _combinations(monkeypatch):
     """A vector goes for any mixture of two others."""
-    kernels = vector_proofs.mixtures
 
     def unmixed(values, ptr, rounds, budget, state, order, at, picked):
         at[0] = len(ptr) - 1
-        state[:], picked[:] = kernels.DROPPED, -1
+        state[:], picked[:] = DROPPED, -1
         for start, stop in itertools.pairwise(ptr.tolist()):
-            state[start : min(start + 2, stop)] = kernels.KEPT
+            state[start : min(start + 2, stop)] = KEPT
             picked[start:stop, 0], picked[start:stop, 1] = start, start + 1
 
-    monkeypatch.setattr(kernels, "unmixed", unmixed)
+    monkeypatch.setattr(vector_proofs, "unmixed", unmixed)
     monkeypatch.setattr(vector_proofs, "FEW", 0)
     monkeypatch.setattr(vector_proofs, "is_exceeded", lambda found, rows, *rest: np.ones(len(rows), np.bool_))
 
