@@ -183,7 +183,8 @@ class Portfolio(Solver):
         gained = _gained(before, after) / max(part.work - work, 1.0)
         network = part.posterior
         # zeros forbid all that the parts have tried, or points are valued by what is around a likely one
-        starts = ledger.best_log_prob == -math.inf or isinstance(network, TwoSidedNetworkPosterior)
+        is_shared = len(state.parts) > 1 and isinstance(network, TwoSidedNetworkPosterior)
+        starts = ledger.best_log_prob == -math.inf or is_shared
         if starts and state.n_turns == len(state.parts) and isinstance(network, NetworkPosterior):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
