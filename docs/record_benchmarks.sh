@@ -121,7 +121,7 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         ;;
     portfolio)
         # it exits with 1 where a part does better
-        $certimap bench portfolio ${NETWORKS:+--networks "$NETWORKS"} --uai "$data/uai2014-mmap" --most 3 --jobs 2 \
+        $certimap bench portfolio ${NETWORKS:+--networks "$NETWORKS"} --uai "$data/uai2014-mmap" --most 3 --jobs 2 --limits 2,10 \
             --into "$page" || [ $? = 1 ]
         continue
         ;;
