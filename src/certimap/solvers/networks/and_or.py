@@ -194,7 +194,7 @@ class AndOrSpace:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
         tree, a = self.tree, self.tree.arrays
         s = tree.scratch()
-        self.is_possible = tree.bound(scratch=s, clock=self.clock) > -np.inf  # fills the messages in
+        tree.bound(scratch=s, clock=self.clock)  # fills the messages in
         at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
         messages: list[list[tuple[int, Ints, Ints]]] = [[] for _ in self.query]
         self.scale = np.full(len(self.query), 0.0)
