@@ -21,7 +21,7 @@ from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Total, relative_to
+from certimap.networks.conditional import relative_to
 from certimap.networks.cuts import is_settled
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.mpe_posterior import (
@@ -45,6 +45,7 @@ from certimap.networks.problem import Prepared, prepared_of, problem_of
 from certimap.networks.simplify import sum_out
 from certimap.networks.streamed import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
+from certimap.networks.sum_pass import Total
 
 MOST_STREAMED = 2.0**36  # limit on table entries of a sum over all variables: some minutes
 MAX_POINT_WORK = 2.0**29  # limit on table entries for the value of one point: about a second

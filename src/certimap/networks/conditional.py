@@ -16,6 +16,7 @@ from certimap.core.logs import add_to
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
+from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.orders import EFFORT, best_order
@@ -27,9 +28,11 @@ from certimap.networks.problem import (
     entries_at,
     joined_groups,
     largest,
+    restrict,
     strides_in,
     strides_of,
 )
+from certimap.networks.sum_pass import Total, passed
 
 
 class _Room:
@@ -151,6 +154,7 @@ BLOCK_BYTES = 256 * 2**20  # messages of one block of points
 MAX_ROWS = 32
 DEAR = 1e5  # entries per point above which a point's neighbours are evaluated together
 WORK_PER_LOOK = 32.0  # of entries of a sum: what a look at some entries of a table takes
+STREAMED = 2.0**20  # entries per point above which each point has a pass of its own, without the tables' strides
 VERY_DEAR = 1e7  # entries per point above which values are cached
 MANY_NEIGHBOURS = 256
 MANY_TABLES = 4096  # per point: above it they are looked at all at once
@@ -167,6 +171,9 @@ class ConditionalSum:
     reach: float  # see `_SumLayout`
     n_entries: float  # joint states of all cliques: the work per point
     buffer_size: int  # entries of the messages held at once
+    variables: Ints  # of `query`, by their numbers in the problem
+    problem: Problem  # what is summed
+    order: EliminationPlan | None  # where each point has a pass of its own
 
     @property
     def n_roundings(self) -> int:
@@ -174,8 +181,29 @@ class ConditionalSum:
         a = self.arrays
         return int(len(a.table_start) + len(a.input_start) + a.own.sum() + 8 * len(a.own))
 
+    @property
+    def terms(self) -> float:
+        """The number and the size of all that is rounded, in units of which `log_slack` takes four each."""
+        return (self.n_roundings + self.reach) * (1.0 if self.order is None else 2.0)
+
     def log_values(self, points: Ints, workers: int = 1) -> Floats:
         """Return the log (nats) of the sum at each point, shape (batch,)."""
+        if self.order is None:
+            return self._together(points, workers)
+        return np.array([self._streamed(self.order, point, workers) for point in points])
+
+    def _streamed(self, order: EliminationPlan, point: Ints, workers: int) -> float:
+        """Return the log of the sum at one point, by a pass of its own where it rounds as little as stated."""
+        fixed = {int(v): np.array([s]) for v, s in zip(self.variables, point, strict=True)}
+        within = restrict(self.problem, fixed)
+        if within.constant == -math.inf:
+            return -math.inf
+        found = passed(within, order, workers=workers)
+        if found is None or found.log_slack > 2.0 * ROUNDING * self.terms:
+            return float(self._together(point[None], workers)[0])
+        return found.log_value
+
+    def _together(self, points: Ints, workers: int) -> Floats:
         out = np.empty(len(points))
         a = self.arrays
         n_local = int(np.max(np.diff(a.local_ptr), initial=1))
@@ -226,8 +254,8 @@ class PointEvaluator:
         self.joined = Joined(self.plain)
         known = ordered_parts(problem) if parts is None else parts
         self.sums = [_conditional_sum(part, self.column) for part in known]
-        terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
-        reach = abs(problem.constant) + sum(self.joined.largest.tolist()) + sum(s.reach for s in self.sums)
+        terms = len(problem.tables) + sum(s.terms for s in self.sums) + 4
+        reach = abs(problem.constant) + sum(self.joined.largest.tolist())
         # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
         # up to `reach`, and rounding errors of the addition are compensated.
         self.log_slack = problem.log_slack + 4.0 * ROUNDING * (terms + reach)
@@ -353,13 +381,6 @@ class PointEvaluator:
         return total
 
 
-class Total(NamedTuple):
-    """The natural log of a total, and a bound (nats) on its rounding error."""
-
-    log_value: float
-    log_slack: float
-
-
 def relative_to(problem: Problem, total: Total) -> Problem:
     """Return a problem with the log of a total taken out of its constant."""
     constant = float(problem.constant) - total.log_value
@@ -406,4 +427,10 @@ def _conditional_sum(ordered: NuisancePart, column: dict[int, int]) -> Condition
     arrays = layout.arrays()
     work = float(np.sum(arrays.message_size * arrays.own, dtype=np.float64))
     log_scale = math.fsum(layout.scales)
-    return ConditionalSum(np.array(query, np.int64), arrays, log_scale, layout.reach, work, layout.room.size)
+    at = {c: v for v, c in column.items()}
+    variables = np.array([at[c] for c in query], np.int64)
+    is_open = all(part.sizes[v] > 1 for v in found.order)
+    order = plan(part, found) if work > STREAMED and is_open else None
+    return ConditionalSum(
+        np.array(query, np.int64), arrays, log_scale, layout.reach, work, layout.room.size, variables, part, order
+    )

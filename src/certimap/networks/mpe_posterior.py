@@ -16,10 +16,11 @@ from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Prober
 from certimap.core.query import Query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
-from certimap.networks.conditional import Total, relative_to
+from certimap.networks.conditional import relative_to
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import Prepared, Problem, QueryStates, is_hard, rounding_at, value_at
 from certimap.networks.simplify import impossible
+from certimap.networks.sum_pass import Total
 from certimap.networks.support import likely_states
 
 

@@ -22,7 +22,6 @@ from certimap.networks.bayesian import EXACT, BayesianNetwork
 from certimap.networks.conditional import (
     NuisancePart,
     PointEvaluator,
-    Total,
     climbed,
     ordered_parts,
     relative_to,
@@ -34,13 +33,14 @@ from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree,
 from certimap.networks.relaxation import split_tree as trees
 from certimap.networks.relaxation.decoding import PlacedTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
-from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
+from certimap.networks.sum_elimination import log_evidence
+from certimap.networks.sum_pass import SECONDS_PER_ENTRY, Total
 from certimap.networks.support import likely_states, supported_states
 
 KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
 TIME_SHARE = 0.05  # of the time left that this may take
 DEAR_POINT = 2.0**24  # table entries per point from which points are valued one by one, with a look at the clock
-SECONDS_PER_POINT_ENTRY = 4e-8  # of a point that is valued alone, until one has been timed
+SECONDS_PER_POINT_ENTRY = 4e-9  # of a point that is valued alone, until one has been timed
 Mask = NDArray[np.uint8]
 STEP_COST = 6  # passes over all entries that one step of the optimiser costs, about
 PERTURBED = 3  # climbs from around the best point at every pause

@@ -28,17 +28,23 @@ from certimap.networks.simplify import simplify
 from certimap.networks.sum_elimination import sum_all, sum_in_logs
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_values_are_those_of_enumeration(seed):
-    rng = np.random.default_rng(seed)
+def test_values_are_those_of_enumeration(seed, is_streamed, monkeypatch):
+    if is_streamed:
+        monkeypatch.setattr(conditional, "STREAMED", -1.0)
+    rng, n_streamed = np.random.default_rng(seed), 0
     for _ in range(40):
         problem = random_problem(rng, max_variables=7, max_states=3, nuisance=float(rng.choice([0.3, 0.7])))
         query, values = value_array(problem)
         points = np.array(list(itertools.product(*[range(problem.sizes[v]) for v in query]))).reshape(
             -1, len(query)
         )
-        found = PointEvaluator(problem, query).log_values(points)
+        evaluator = PointEvaluator(problem, query)
+        n_streamed += sum(part.order is not None for part in evaluator.sums)
+        found = evaluator.log_values(points)
         assert np.allclose(found, values.ravel(), atol=1e-9)
+    assert (n_streamed > 10) == is_streamed
 
 
 def test_logs_agree_with_scaled_products():

@@ -105,6 +105,21 @@ def test_values_between_two_sides_stay_between_them(seed: int) -> None:
     assert result.log_joint_upper_bound >= best - 1e-12
 
 
+def test_the_first_bound_is_read_off_and_a_step_is_one_bound() -> None:
+    model, query = grid(6, 3, 8)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver, ledger = FullWidth(full_width.Tuning(point_cost=0.0)), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state, seen = solver.init(posterior, ledger.control, np.random.default_rng(0)), 0
+    for n_steps in range(40):
+        state, before = solver.step(state, ledger), seen
+        seen = solver.effort(state).n_nodes
+        assert seen - before <= 1
+        assert n_steps == 0 or ledger.best_point is not None
+        if state.done:
+            break
+    assert ledger.log_upper_bound >= ledger.best_log_prob > -math.inf
+
+
 def grid(n: int, seed: int, n_queried: int) -> tuple[cm.MarkovNetwork, list[str]]:
     rng = np.random.default_rng(seed)
     domain = cm.Domain([cm.Categorical(f"x{i}", (0, 1)) for i in range(n * n)])

@@ -44,6 +44,7 @@ class Tuning:
     move_share: float = 0.25  # of all work, for moves from the best answer, and while they gain
     gaining_share: float = 0.5
     growth: float = 1.2  # of the number of variables in a move
+    point_cost: float = 4.0  # products that take as long as a table entry of a point's value
 
 
 class Box(NamedTuple):
@@ -51,6 +52,22 @@ class Box(NamedTuple):
 
     bound: float
     each: Floats
+
+
+@dataclass(eq=False)
+class Dive:
+    """A way down to one assignment: the next box, and the boxes before a number of variables was fixed.
+
+    `size`: how many variables a move frees; 0 of a dive from what is open. `before`: the best answer at its start.
+    """
+
+    mask: Mask
+    share: float
+    before: float
+    size: int = 0
+    tried: list[tuple[Mask, int]] = field(default_factory=list[tuple[Mask, int]])
+    n_failures: int = 0
+    is_closed: bool = False  # whether the first bound ruled out a better answer
 
 
 class BoxBounds:
@@ -94,6 +111,11 @@ class BoxBounds:
     def states(self, mask: Mask) -> dict[int, int]:
         """Return the first state left of each variable."""
         return {v: int(np.argmax(mask[a:b])) for v, a, b in self._columns}
+
+    def leading(self, mask: Mask, each: Floats) -> dict[int, int]:
+        """Return the state of largest bound left of each variable."""
+        values = np.where(mask, each, -np.inf)
+        return {v: int(np.argmax(values[a:b])) for v, a, b in self._columns}
 
     def restricted(self, mask: Mask) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem within a box, and the states that are left of each variable."""
@@ -190,6 +212,8 @@ class FullWidthState:
     tried: list[tuple[float, Recipe]] = field(default_factory=list[tuple[float, Recipe]])
     known: float = math.inf  # the bound before the present step
     work_before: float = -math.inf
+    dive: Dive | None = None  # under way, one bound a step
+    decoded: bytes = b""  # the last point that was read off a bound
     has_dived: bool = False
     move_size: float = 0.0  # variables in a move, and what moves have cost
     move_work: float = 0.0
@@ -241,7 +265,9 @@ class FullWidth(WholeSpaceSolver):
             state.bounds = BoxBounds(posterior.problem, state.control, posterior.workers, self.tuning)
             return state
         if not state.n_nodes:
-            self._open_whole(state, state.bounds)
+            self._open_whole(state, state.bounds, ledger)
+        elif state.dive is not None:
+            self._go_down(state, state.bounds, ledger, state.dive)
         elif self._is_time_for_more(state, state.bounds):
             self._bound_open(state, state.bounds, ledger)
         elif self._may_move(state, state.bounds, ledger):
@@ -255,7 +281,7 @@ class FullWidth(WholeSpaceSolver):
         self._report(state, ledger)
         return state
 
-    def _open_whole(self, state: FullWidthState, bounds: BoxBounds) -> None:
+    def _open_whole(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Bound the whole by the cheapest order; where even that is too much, nothing is ever open."""
         found = bounds.bound(bounds.full(), 0.0)
         state.n_nodes += 1
@@ -263,6 +289,7 @@ class FullWidth(WholeSpaceSolver):
             state.done = True
             return
         self._push(state, bounds.full(), found.bound)
+        self._read_off(state, bounds, ledger, bounds.full(), found.each)
         first, *more = self.tuning.bits
         least = max(bounds.least_bits + self.tuning.slack_bits, first)
         state.steps = [least, *(bits for bits in more if bits > least)]
@@ -374,34 +401,63 @@ class FullWidth(WholeSpaceSolver):
 
     def _dive(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Look for a better answer in the most promising box."""
-        before, state.has_dived = ledger.best_log_prob, True
-        self._dive_into(state, bounds, ledger, self._mask(bounds, state.open[0][2]))
-        state.stride = 1 if ledger.best_log_prob > before else 2 * state.stride
-        state.until_dive = self.tuning.first_stride * state.stride
+        state.has_dived = True
+        mask = self._mask(bounds, state.open[0][2])
+        state.dive = Dive(mask, self.tuning.dive_share, ledger.best_log_prob)
+        self._go_down(state, bounds, ledger, state.dive)
 
-    def _dive_into(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, mask: Mask) -> bool:
-        """Fix the clearest variables, some at a time; return whether the first bound ruled out a better answer."""
-        tried: list[tuple[Mask, int]] = []  # boxes before a number of variables was fixed
-        share, n_failures = self.tuning.dive_share, 0
-        while n_failures <= self.tuning.dive_failures:
-            found = self._evaluated(state, bounds, mask)
-            if found is None:
-                break
-            left = mask & (found.each > ledger.best_log_prob)
-            counts = bounds.counts(left)
-            if found.bound <= ledger.best_log_prob or np.any(counts == 0):
-                n_failures += 1
-                if not tried:
-                    return n_failures == 1
-                mask, n_fixed = tried.pop()
-                share = max(1, n_fixed // 4) / max(1, len(counts))
-                continue
-            if np.all(counts == 1):
-                self._answer(state, bounds.states(left), ledger)
-                break
-            tried.append((left, int(np.sum(counts > 1))))
-            mask = self._fixed(bounds, left, found.each, counts, share)
+    def _go_down(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, dive: Dive) -> None:
+        """Bound the next box of a dive, and fix the clearest variables, some at a time; or end it."""
+        work = bounds.work
+        if self._is_down(state, bounds, ledger, dive):
+            state.dive = None
+        if dive.size:
+            state.move_work += bounds.work - work
+        if state.dive is not None:
+            return
+        has_gained = ledger.best_log_prob > dive.before
+        if not dive.size:
+            state.stride = 1 if has_gained else 2 * state.stride
+            state.until_dive = self.tuning.first_stride * state.stride
+            return
+        if not has_gained:
+            state.move_size *= self.tuning.growth if dive.is_closed else 1.0 / self.tuning.growth
+        state.move_share = self.tuning.gaining_share if has_gained else self.tuning.move_share
+
+    def _is_down(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, dive: Dive) -> bool:
+        """Do one bound of a dive; return whether it is over."""
+        found = self._evaluated(state, bounds, dive.mask)
+        if found is None:
+            return True
+        left = dive.mask & (found.each > ledger.best_log_prob)
+        counts = bounds.counts(left)
+        if found.bound <= ledger.best_log_prob or np.any(counts == 0):
+            dive.n_failures += 1
+            if not dive.tried:
+                dive.is_closed = dive.n_failures == 1
+                return True
+            dive.mask, n_fixed = dive.tried.pop()
+            dive.share = max(1, n_fixed // 4) / max(1, len(counts))
+            return dive.n_failures > self.tuning.dive_failures
+        if np.all(counts == 1):
+            self._answer(state, bounds.states(left), ledger)
+            return True
+        dive.tried.append((left, int(np.sum(counts > 1))))
+        dive.mask = self._fixed(bounds, left, found.each, counts, dive.share)
+        self._read_off(state, bounds, ledger, left, found.each)
         return False
+
+    def _read_off(
+        self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, mask: Mask, each: Floats
+    ) -> None:
+        """Report the states with the largest bounds in a box, where a point costs little beside a bound."""
+        posterior = state.posterior
+        if self.tuning.point_cost * posterior.facts.work > 2.0**bounds.least_bits:
+            return
+        point = posterior.point(bounds.leading(mask, each))
+        if point.tobytes() != state.decoded:
+            state.decoded = point.tobytes()
+            ledger.candidates(point)
 
     def _may_move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> bool:
         """Whether moves from the best answer may have their next turn."""
@@ -411,7 +467,7 @@ class FullWidth(WholeSpaceSolver):
 
     def _move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Let connected variables leave the best answer while the others stay; more of them where none gains."""
-        before, point, work = ledger.best_log_prob, ledger.best_point, bounds.work
+        point = ledger.best_point
         assert point is not None
         states, n = state.posterior.states, len(bounds.variables)
         inner: list[int] = states.to_problem(point[None])[0][0].tolist()
@@ -423,12 +479,8 @@ class FullWidth(WholeSpaceSolver):
             a, b = bounds.starts[i], bounds.starts[i + 1]
             mask[a:b] = v in free
             mask[a + now[v]] = True
-        is_closed = self._dive_into(state, bounds, ledger, mask)
-        has_gained = ledger.best_log_prob > before
-        if not has_gained:
-            state.move_size *= self.tuning.growth if is_closed else 1.0 / self.tuning.growth
-        state.move_share = self.tuning.gaining_share if has_gained else self.tuning.move_share
-        state.move_work += bounds.work - work
+        state.dive = Dive(mask, self.tuning.dive_share, ledger.best_log_prob, len(free))
+        self._go_down(state, bounds, ledger, state.dive)
 
     def _fixed(self, bounds: BoxBounds, mask: Mask, each: Floats, counts: Ints, share: float) -> Mask:
         """Fix a share of the free variables, at least one: those whose best state leads most."""

@@ -44,7 +44,7 @@ class TurnTuning:
     # a first piece beyond that waits until all parts together have had so many times as much work
     patience: float = 4.0
     # table entries per point from which `frontier`, which evaluates them by the hundred, waits for the others' end
-    dear: float = 2.0**20
+    dear: float = 2.0**24
 
 
 @dataclass(eq=False)
