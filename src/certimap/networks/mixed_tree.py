@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -17,13 +17,14 @@ from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
 from certimap.kernels.wide import extent
 from certimap.networks.kernels import mixed as kernels
-from certimap.networks.problem import ROUNDING, Problem, product, strides_of
+from certimap.networks.problem import ROUNDING, Problem, Table, product, strides_of
 from certimap.networks.relaxation.split_tree import Region, parents_of, split
 
 PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them
 SECONDS_PER_PRODUCT = 4e-10
 STEP_PRODUCTS = 2.0**14  # products that take as long as a step does beside its own
+JOINED, JOINED_SHARE = 2.0**12, 0.0625  # entries of a product of tables, and the same of its clique's
 DOING = "eliminating at full width"
 ONE = np.ones(1)
 LN2 = math.log(2.0)
@@ -39,6 +40,40 @@ class MixedMessage(NamedTuple):
     # least, most: log base 2 of a lower bound on the positive entries, and of an upper bound on all entries
     least: float = 0.0
     most: float = 0.0
+
+
+class Memory:
+    """Memory of messages that are used up, for later ones: fresh pages cost more than what is written into them.
+
+    `most`: bytes that may lie here unused.
+    """
+
+    LEAST = 2**14  # entries of a message that is worth it
+    STEP = 4  # sizes per doubling
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most, self._held = most, 0
+        self._spare: dict[int, list[Floats]] = {}
+
+    def take(self, n: int) -> Floats:
+        """Return room for `n` entries, uninitialised."""
+        if n < self.LEAST:
+            return np.empty(n)
+        size = math.ceil(self.STEP * math.log2(n))
+        for at in range(size, size + self.STEP):
+            if spare := self._spare.get(at):
+                found = spare.pop()
+                self._held -= found.nbytes
+                return found[:n]
+        return np.empty(math.ceil(2.0 ** (size / self.STEP)))[:n]
+
+    def give(self, values: Floats) -> None:
+        """Take room back that nothing reads any more."""
+        whole = values.base
+        if whole is None or self._held + whole.nbytes > self._most:
+            return
+        self._held += whole.nbytes
+        self._spare.setdefault(math.floor(self.STEP * math.log2(len(whole)) + 1e-9), []).append(whole)
 
 
 class StateBounds(NamedTuple):
@@ -64,11 +99,13 @@ class MixedTree:
     `order`: all its variables, the first eliminated first.
     `control`: ends a pass by TimeUp.
     `workers`: threads that share large tables; the bounds do not depend on it.
+    `memory`: where messages lie; trees that are used one after another may share it.
     """
 
     def __init__(
-        self, problem: Problem, order: Sequence[int], control: Control | None = None, workers: int = 1
-    ) -> None:
+        self, problem: Problem, order: Sequence[int], control: Control | None = None, workers: int = 1,
+        memory: Memory | None = None,
+    ) -> None:  # fmt: skip
         self.problem, self.workers = problem, workers
         self.clock = WorkClock(control or Control(), DOING, SECONDS_PER_PRODUCT)
         self.place = {v: i for i, v in enumerate(order)}
@@ -80,7 +117,7 @@ class MixedTree:
                 self.has_query[parent] |= self.has_query[r]
         self.work = 0.0
         self._n_roundings, self._reach = 0, 0.0
-        self._spare: dict[int, list[Floats]] = {}  # memory of messages that are used up, by size
+        self._memory = memory or Memory()
         self._scopes = [tuple(sorted(r.separator, key=self.place.__getitem__)) for r in self.regions]
 
     def bounds(self) -> StateBounds:
@@ -131,10 +168,10 @@ class MixedTree:
     def _up(self) -> None:
         """Send the messages towards the roots; keep the messages that `_down` needs."""
         self._messages: dict[int, MixedMessage] = {}
-        self._locals: dict[int, MixedMessage | None] = {}
+        self._locals: dict[int, list[MixedMessage]] = {}
         self._tops: list[float] = []  # nats taken out of the tables
         for r, region in enumerate(self.regions):
-            self._locals[r] = self._local(region)
+            self._locals[r] = [self._local(tables) for tables in self._joined(region)]
             inputs = self._inputs(r)
             self._messages[r] = self._eliminated(inputs, (region.own,), self._scopes[r])
             if not self._messages[r].values.any():
@@ -144,7 +181,7 @@ class MixedTree:
                 return
             if not self._keeps(region):
                 for c in region.children:
-                    self._free(self._messages.pop(c))
+                    self._memory.give(self._messages.pop(c).values)
 
     def _total(self) -> float:
         """Return the log of the product of the root messages, constants included."""
@@ -175,27 +212,37 @@ class MixedTree:
                     down[c] = self._eliminated([*self._inputs(r, but=c), *above], gone, self._scopes[c])
                     others[c] = others[r]
             for used in [*above, *(self._messages.pop(c) for c in region.children if c in self._messages)]:
-                self._free(used)
+                self._memory.give(used.values)
         return found
 
     def _sums_first(self, variables: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(variables, key=lambda v: (v in self.problem.query, self.place[v])))
 
     def _inputs(self, r: int, but: int = -1) -> list[MixedMessage]:
-        local = self._locals[r]
-        children = [self._messages[c] for c in self.regions[r].children if c != but]
-        return children if local is None else [local, *children]
+        return [*self._locals[r], *(self._messages[c] for c in self.regions[r].children if c != but)]
 
     @property
     def log_slack(self) -> float:
         """Bound (nats) on the rounding error of the computation so far."""
         return self.problem.log_slack + 2.0 * ROUNDING * (self._n_roundings + self._reach + 8)
 
-    def _local(self, region: Region) -> MixedMessage | None:
-        """Return the product of a region's own tables."""
-        if not region.tables:
-            return None
-        tables = [self.problem.tables[k] for k in region.tables]
+    def _joined(self, region: Region) -> list[list[Table]]:
+        """Return a region's own tables in groups whose products are hardly larger than the tables."""
+        sizes = self.problem.sizes
+        most = max(JOINED, JOINED_SHARE * math.prod(float(sizes[v]) for v in region.scope))
+        groups: list[tuple[frozenset[int], list[Table]]] = []
+        for table in sorted((self.problem.tables[k] for k in region.tables), key=lambda t: -t.log_values.size):
+            for at, (held, group) in enumerate(groups):
+                scope = held.union(table.scope)
+                if scope == held or math.prod(sizes[v] for v in scope) <= most:
+                    groups[at] = scope, [*group, table]
+                    break
+            else:
+                groups.append((frozenset(table.scope), [table]))
+        return [group for _, group in groups]
+
+    def _local(self, tables: Sequence[Table]) -> MixedMessage:
+        """Return the product of tables."""
         held = {v for t in tables for v in t.scope}
         scope = tuple(sorted(held, key=self.place.__getitem__))
         logs = np.asarray(product(tables, scope, self.problem.shape(scope)), np.float64).ravel()
@@ -224,32 +271,31 @@ class MixedTree:
             out = tuple(sorted(keep, key=self.place.__getitem__)) if len(left) > i + 1 else scope
             found = self._step(inputs, v, out)
             if i > 0:
-                self._free(inputs[0])
+                self._memory.give(inputs[0].values)
             inputs = [found]
         return inputs[0]
 
-    def _free(self, message: MixedMessage) -> None:
-        """Keep the memory of a message for the next message of its size."""
-        self._spare.setdefault(message.values.size, []).append(message.values)
-
-    def _room(self, n_entries: int) -> Floats:
-        """Return uninitialised memory for a message."""
-        spare = self._spare.get(n_entries)
-        return spare.pop() if spare else np.empty(n_entries)
+    def _scope_of(self, variables: Iterable[int]) -> tuple[int, tuple[int, ...]]:
+        """Return how many joint states some variables have, and the variables in order, each once."""
+        scope = tuple(sorted(set(variables), key=self.place.__getitem__))
+        return math.prod(self.problem.sizes[v] for v in scope), scope
 
     def _step(self, inputs: Sequence[MixedMessage], own: int | None, out: tuple[int, ...]) -> MixedMessage:
         """Multiply functions and eliminate at most one variable."""
-        rest = list(inputs)
+        rest, made = list(inputs), list[MixedMessage]()
         while len(rest) > kernels.MAX_INPUTS:
-            rest.sort(key=_size)  # the smallest are joined
-            held = {v for m in rest[: kernels.MAX_INPUTS] for v in m.scope}
-            scope = tuple(sorted(held, key=self.place.__getitem__))
-            rest = [self._step(rest[: kernels.MAX_INPUTS], None, scope), *rest[kernels.MAX_INPUTS :]]
+            scope, first, second = min(
+                (self._scope_of(m.scope + n.scope), i, j)
+                for j, n in enumerate(rest)
+                for i, m in enumerate(rest[:j])
+            )
+            made.append(self._step((rest[first], rest[second]), None, scope[1]))
+            rest = [m for i, m in enumerate(rest) if i not in (first, second)] + made[-1:]
         sizes = self.problem.sizes
         scopes = tuple(m.scope for m in rest)
         plan = step_plan(scopes, own, out, tuple(sizes[v] for scope in (out, *scopes) for v in scope))
         a, b, c, d = [*(rest[k].values for k in plan.inputs), ONE, ONE, ONE, ONE][: kernels.MAX_INPUTS]
-        values = self._room(math.prod(sizes[v] for v in out))
+        values = self._memory.take(math.prod(sizes[v] for v in out))
         n_own = 1 if own is None else sizes[own]
         is_max = own is not None and own in self.problem.query
         n_products = float(values.size) * n_own
@@ -266,6 +312,8 @@ class MixedTree:
                 for_blocks(lambda a, b, at=first: task(at + a, at + b), n, block, self.workers)
         self._n_roundings += n_own + len(rest) + 3
         least, most = sum(m.least for m in rest), sum(m.most for m in rest) + math.log2(n_own)
+        for message in made:
+            self._memory.give(message.values)
         found = MixedMessage(out, values, sum(m.exponent for m in rest), least - SLACK_BITS, most + SLACK_BITS)
         return found if least > -MIXED_BITS and abs(most) < MIXED_TOP else _settled(found)
 
@@ -280,10 +328,6 @@ def _settled(message: MixedMessage) -> MixedMessage:
         kernels.settle(message.values, math.ldexp(1.0, -shift), 2.0**-MIXED_BITS)
     least = max(math.log2(low) - shift - SLACK_BITS, -MIXED_BITS)
     return message._replace(exponent=message.exponent + shift, least=least, most=SLACK_BITS)
-
-
-def _size(message: MixedMessage) -> int:
-    return message.values.size
 
 
 def _log(message: MixedMessage) -> float:

@@ -14,9 +14,10 @@ from tests.reference.problem_twin import all_values, random_problem
 
 from certimap.core.control import Control, TimeUp
 from certimap.networks import delayed_orders as orders
+from certimap.networks import mixed_tree
 from certimap.networks.delayed_orders import RECIPES, delayed, greedily_delayed
 from certimap.networks.kernels import mixed as kernels
-from certimap.networks.mixed_tree import MixedTree
+from certimap.networks.mixed_tree import Memory, MixedTree
 from certimap.networks.problem import Problem, Table
 
 
@@ -115,6 +116,39 @@ def test_more_room_delays_more_and_the_bound_meets_the_value_at_last() -> None:
         assert bounds[-1] >= value
     assert bounds[0] > bounds[-1]
     assert bounds[-1] == pytest.approx(value, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_tables_apart_and_memory_used_again_change_no_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_variables=6, max_states=3, nuisance=0.5)
+    order = [int(v) for v in rng.permutation(sorted(problem.sizes))]
+    whole = MixedTree(problem, order).bounds()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixed_tree, "JOINED", 0.0)
+        patch.setattr(mixed_tree, "JOINED_SHARE", 0.0)
+        patch.setattr(Memory, "LEAST", 1)
+        memory = Memory()
+        for _ in range(2):
+            apart = MixedTree(problem, order, memory=memory).bounds()
+            assert apart.log_value == pytest.approx(whole.log_value, abs=1e-9)
+            for v, own in whole.each.items():
+                np.testing.assert_allclose(apart.each[v], own, rtol=0.0, atol=1e-9)
+
+
+def test_memory_gives_rooms_that_are_large_enough_and_each_only_once() -> None:
+    memory, rng = Memory(2**22), np.random.default_rng(0)
+    held = list[np.ndarray]()
+    for k in range(300):
+        n = int(rng.integers(Memory.LEAST, 8 * Memory.LEAST))
+        held.append(memory.take(n))
+        held[-1][:] = k
+        assert len(held[-1]) == n
+        if len(held) > 3:
+            values = held.pop(int(rng.integers(len(held))))
+            assert np.all(values == values[0])
+            memory.give(values)
 
 
 def test_threads_and_pieces_change_nothing() -> None:

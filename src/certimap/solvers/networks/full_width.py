@@ -16,7 +16,7 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
-from certimap.networks.mixed_tree import MixedTree, StateBounds
+from certimap.networks.mixed_tree import Memory, MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
@@ -43,6 +43,7 @@ class Tuning:
     climb_work: float = 1e6  # table entries that a climb from an answer may visit
     move_share: float = 0.25  # of all work, for moves from the best answer, and while they gain
     gaining_share: float = 0.5
+    patience: int = 8  # moves per variable without a gain after which the next ones get half as much
     growth: float = 1.2  # of the number of variables in a move
     point_cost: float = 4.0  # products that take as long as a table entry of a point's value
 
@@ -85,6 +86,7 @@ class BoxBounds:
             for v in table.scope:
                 self.tables[v].append(k)
         self.recipe = Recipe(PLACE)
+        self.memory = Memory(0.5 * tuning.memory_share * control.memory_limit)
         self.ceilings = np.full(self.n_columns, np.inf)  # nats that no open assignment with a state exceeds
         self.gains: dict[int, float] = {}
         self.bits, self.least_bits = 0.0, delayed(problem, self.base, 0.0).log2_work
@@ -149,7 +151,7 @@ class BoxBounds:
             if rule.cost != PLACE and recipe is not None:
                 return None
             order = self.order(problem, bits)
-        tree = MixedTree(problem, order.order, self.control, self.workers)
+        tree = MixedTree(problem, order.order, self.control, self.workers, self.memory)
         share = self.tuning.memory_share * self.control.memory_limit
         if order.log2_work > self.tuning.most_bits or tree.n_bytes > share:
             return None
@@ -215,9 +217,10 @@ class FullWidthState:
     dive: Dive | None = None  # under way, one bound a step
     decoded: bytes = b""  # the last point that was read off a bound
     has_dived: bool = False
+    has_gained: bool = False  # by the last move
     move_size: float = 0.0  # variables in a move, and what moves have cost
     move_work: float = 0.0
-    move_share: float = 0.0
+    n_idle: int = 0  # moves since the last one that gained
     until_dive: int = 0
     stride: int = 1
     n_nodes: int = 0
@@ -420,9 +423,10 @@ class FullWidth(WholeSpaceSolver):
             state.stride = 1 if has_gained else 2 * state.stride
             state.until_dive = self.tuning.first_stride * state.stride
             return
+        state.has_gained = has_gained
+        state.n_idle = 0 if has_gained else state.n_idle + 1
         if not has_gained:
             state.move_size *= self.tuning.growth if dive.is_closed else 1.0 / self.tuning.growth
-        state.move_share = self.tuning.gaining_share if has_gained else self.tuning.move_share
 
     def _is_down(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger, dive: Dive) -> bool:
         """Do one bound of a dive; return whether it is over."""
@@ -463,7 +467,9 @@ class FullWidth(WholeSpaceSolver):
         """Whether moves from the best answer may have their next turn."""
         if len(bounds.variables) < 2 or ledger.best_log_prob == -math.inf or not state.has_dived:
             return False
-        return state.move_work <= (state.move_share or self.tuning.move_share) * bounds.work
+        tuning = self.tuning
+        share = tuning.move_share / (1.0 + state.n_idle / (tuning.patience * len(bounds.variables)))
+        return state.move_work <= (tuning.gaining_share if state.has_gained else share) * bounds.work
 
     def _move(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Let connected variables leave the best answer while the others stay; more of them where none gains."""
