@@ -87,6 +87,11 @@ class Costs:
             np.zeros(1, np.int64),
         )  # fmt: skip
 
+    def decoded(self, dual: DualState) -> dict[int, int]:
+        """Return each variable's best state when it was last visited, or its only one."""
+        states = np.where(dual.is_done, dual.alive[self.arrays.offset[:-1]], dual.best)
+        return dict(zip(self.variables, states.tolist(), strict=True))
+
     def stack(self, n_levels: int) -> kernels.SearchStack:
         """Return an empty stack for branches of at most `n_levels` decisions."""
         net = self.arrays

@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+import certimap as cm
+from certimap.networks import expansions
+from certimap.networks.expansions import Expansions
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, value_at
-from certimap.solvers.networks import hbfs
-from certimap.solvers.networks.hbfs import expanded
+from certimap.solvers.networks import parts
 
 
 def potts(seed: int, n: int, n_states: int, *, attracts: bool, zeros: bool = False) -> Problem:
@@ -32,10 +34,13 @@ def potts(seed: int, n: int, n_states: int, *, attracts: bool, zeros: bool = Fal
 def test_no_move_to_one_state_is_better(
     seed: int, attracts: bool, zeros: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hbfs, "FEWEST_VARIABLES", 2)
+    monkeypatch.setattr(expansions, "FEWEST_VARIABLES", 2)
     n = 7
     problem = potts(seed, n, 3, attracts=attracts, zeros=zeros)
-    states = expanded(problem)
+    moves = Expansions.of(problem)
+    assert moves is not None
+    states = moves.better(dict.fromkeys(range(n), seed % 3))
+    assert moves.work >= moves.least
     if states is None:
         assert zeros
         return
@@ -53,9 +58,36 @@ def test_no_move_to_one_state_is_better(
 
 
 def test_other_problems_are_left_alone() -> None:
-    assert expanded(potts(0, 40, 2, attracts=True)) is None
-    assert expanded(potts(0, 12, 3, attracts=True)) is None
+    assert Expansions.of(potts(0, 40, 2, attracts=True)) is None
+    assert Expansions.of(potts(0, 12, 3, attracts=True)) is None
     wide = Problem(
         dict.fromkeys(range(40), 3), frozenset(range(40)), (Table((0, 1, 2), np.zeros((3, 3, 3), np.int64)),)
     )
-    assert expanded(wide) is None
+    assert Expansions.of(wide) is None
+
+
+def test_moves_better_what_bounds_suggest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a grid of attracting states that is far from solved after some nodes, they find a better assignment."""
+    r = np.random.default_rng(3)
+    n, k = 24, 5
+    factors = [cm.Factor.from_log((v,), r.normal(size=k)) for v in range(n * n)]
+    for v in range(n * n):
+        for u in [v + 1] * (v % n < n - 1) + [v + n] * (v < n * n - n):
+            factors.append(cm.Factor.from_log((v, u), abs(r.normal()) * (2.0 * np.eye(k) - 1.0)))
+    domain = cm.Domain([cm.Categorical(f"v{v}", tuple(range(k))) for v in range(n * n)])
+    model = cm.MarkovNetwork(domain, factors)
+
+    def answer() -> tuple[float, float]:
+        found = cm.map_query(model, solver="hbfs", quick_entries=0, max_entries=0, max_nodes=1, delta=0.0, rng=0)
+        assert found.log_joint is not None and found.log_joint_upper_bound is not None
+        return found.log_joint, found.log_joint_upper_bound
+
+    monkeypatch.setattr(parts, "MAX_ASCENTS", 3)
+    with_moves, _ = answer()
+
+    def nothing(problem: Problem) -> None:
+        return None
+
+    monkeypatch.setattr(Expansions, "of", nothing)
+    without, bound = answer()
+    assert without + 0.5 < with_moves < bound

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -16,8 +15,9 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.errors import SolverError
-from certimap.networks.cuts import Binary, roof, settled, solved
+from certimap.networks.cuts import solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added, plan
+from certimap.networks.expansions import Expansions
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import (
@@ -40,7 +40,7 @@ from certimap.solvers.networks import toulbar2
 from certimap.solvers.networks.parts import Context, Reduction, order_of
 
 LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
-MANY_VARIABLES = 2_000  # moves of single ones take long to settle them
+MOVES_SHARE = 0.25  # of all work, for moves of any variables to one state
 OUTSIDE_FROM = 200_000_000  # table entries visited before another program is called: a second or two
 
 
@@ -63,8 +63,9 @@ class HybridState:
     is_asked: bool = False
     whole: EliminationPlan | None = None  # of the problem before its reduction, which may spoil the best order
     is_planned: bool = False
-    problem: Problem | None = None  # what is solved, until large moves have been tried on it
     share: float = 1.0
+    moves: Expansions | None = None
+    moved_from: dict[int, int] = field(default_factory=dict[int, int])  # where the last moves began
 
     @property
     def done(self) -> bool:
@@ -144,7 +145,8 @@ class HybridBestFirst(Solver):
                 return state
             problem = self._problem(state)
             state.unit = problem.unit
-            state.root, state.problem = Reduction(problem, context), problem
+            state.root = Reduction(problem, context)
+            state.moves = None if context.lists_all or state.done else Expansions.of(problem)
         else:
             self._set_levels(state, ledger)
             if self._eliminates_whole(state, ledger):
@@ -165,16 +167,16 @@ class HybridBestFirst(Solver):
         return restrict(to_integers(state.posterior.problem), state.kept)
 
     def _expand(self, state: HybridState) -> None:
-        """Better the answer once by moves of many variables: at once if many are open, else before a search."""
-        root, context, problem = state.root, state.context, state.problem
-        if problem is None or root is None or context.lists_all or root.value <= FLOOR:
+        """Better what the bounds suggest by moves of many variables, for a share of all work."""
+        moves, context, root = state.moves, state.context, state.root
+        if moves is None or root is None or root.is_done or moves.work + moves.least > MOVES_SHARE * context.work:
             return
-        if not context.n_nodes and len(problem.sizes) < MANY_VARIABLES:
-            return
-        state.problem = None
-        found = expanded(problem, root.states, context.control)
-        if found is not None:
-            root.offer(found)
+        start = root.suggested
+        if start != state.moved_from:
+            state.moved_from = start
+            found = moves.better(start, context.control)
+            if found is not None:
+                root.offer(found)
 
     def _ask_outside(self, state: HybridState, ledger: Ledger) -> None:
         """Let toulbar2 try once, where the search has been long and no elimination is going to end it."""
@@ -315,88 +317,3 @@ class HybridBestFirst(Solver):
             state.reported = root.value
             ledger.candidates(state.point(root.states)[None, :])
         ledger.frontier(ledger.log_measure, in_nats(root.bound, state.unit))
-
-
-FEWEST_VARIABLES, MOST_ENTRIES = 30, 2**24  # of problems; of tables that are filled up to the most states
-MAX_ROUNDS = 10
-
-
-def expanded(
-    problem: Problem, start: Mapping[int, int] | None = None, control: Control | None = None
-) -> dict[int, int] | None:
-    """Return an assignment that no expansion move (any variables to one state) improves.
-
-    A move is a binary problem, solved where states attract each other; elsewhere roof duality tells a part of it,
-    and the other variables stay. None for problems of other kinds, and where no possible assignment is found.
-
-    `problem`: of integers, without nuisance variables. `start`: where moves begin; None for the best state of each
-    variable by itself. `control`: looked at between moves and flows; the best so far is returned.
-    """
-    tables = _Pairwise.of(problem)
-    if tables is None:
-        return None
-    control = control or Control()
-    states = tables.unary.argmax(axis=1) if start is None else np.array([start[v] for v in tables.variables])
-    value = tables.value(states)
-    for _ in range(MAX_ROUNDS):
-        before = value
-        for label in range(tables.unary.shape[1]):
-            if control.should_stop:
-                break
-            moved = np.where(settled(roof(tables.move(states, label), control))[0] == 1, label, states)
-            found = tables.value(moved)
-            if found > value:
-                states, value = moved, found
-        if value == before:
-            break
-    return dict(zip(tables.variables, states.tolist(), strict=True)) if value > FLOOR else None
-
-
-class _Pairwise:
-    """Tables of one and two variables, each filled up with impossible states to the most that any variable has."""
-
-    def __init__(self, variables: list[int], unary: Ints, ends: Ints, pairs: Ints) -> None:
-        self.variables, self.unary, self.ends, self.pairs = variables, unary, ends, pairs
-
-    @classmethod
-    def of(cls, problem: Problem) -> _Pairwise | None:
-        """Return a problem's tables, added up per pair; None for other kinds of problems and small ones."""
-        most, n = max(problem.sizes.values(), default=0), len(problem.sizes)
-        if n < FEWEST_VARIABLES or most < 3 or any(len(t.scope) > 2 for t in problem.tables):
-            return None
-        variables = sorted(problem.sizes)
-        place = {v: i for i, v in enumerate(variables)}
-        keys = {frozenset(t.scope) for t in problem.tables if len(t.scope) == 2}
-        if len(keys) * most * most > MOST_ENTRIES:
-            return None
-        number = {key: e for e, key in enumerate(sorted(keys, key=sorted))}
-        unary, pairs = np.full((n, most), HARD), np.full((len(number), most, most), HARD)
-        for v, size in problem.sizes.items():
-            unary[place[v], :size] = 0
-        for (a, b), e in ((sorted(key), e) for key, e in number.items()):
-            pairs[e, : problem.sizes[a], : problem.sizes[b]] = 0
-        for scope, values in problem.tables:
-            if len(scope) == 1:
-                part = unary[place[scope[0]], : len(values)]
-            else:
-                values = values if scope[0] < scope[1] else values.T
-                part = pairs[number[frozenset(scope)], : values.shape[0], : values.shape[1]]
-            part[:] = np.where((part > FLOOR) & (values > FLOOR), part + values, HARD)
-        ends = np.array([[place[v] for v in sorted(key)] for key in number], np.int64).reshape(-1, 2)
-        return cls(variables, unary, ends, pairs)
-
-    def value(self, states: Ints) -> int:
-        """Return the value of an assignment, in units, less the constant."""
-        own = self.unary[np.arange(len(states)), states]
-        shared = self.pairs[np.arange(len(self.pairs)), states[self.ends[:, 0]], states[self.ends[:, 1]]]
-        if (own <= FLOOR).any() or (shared <= FLOOR).any():
-            return HARD
-        return int(own.sum()) + int(shared.sum())
-
-    def move(self, states: Ints, label: int) -> Binary:
-        """Return the choice, for every variable, between the state that it has (0) and one that may be (1)."""
-        rows, labels = np.arange(len(states)), np.full(len(states), label)
-        choice = np.stack([states, labels], axis=1)
-        left, right = choice[self.ends[:, 0]], choice[self.ends[:, 1]]
-        pairs = self.pairs[np.arange(len(self.pairs))[:, None, None], left[:, :, None], right[:, None, :]]
-        return Binary(self.unary[rows[:, None], choice], self.ends, pairs)

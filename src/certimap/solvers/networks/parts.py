@@ -5,7 +5,7 @@ A component goes through phases: dual ascent, then a reduced problem, search, or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -212,6 +212,7 @@ class Delegating:
     def _take(self, component: Component) -> None:
         if self._child.value > component.value:
             component.offer(self._decoded(self._child.states))
+        component.suggested = self._decoded(self._child.suggested)
         for states in self._child.drain():
             component.report(self._decoded(states))
 
@@ -261,6 +262,7 @@ class Ascending:
         if not context.lists_all and not swept_out:
             context.work += climb(costs, self._dual, incumbent, context.next_key(), context.stops)
         take_incumbent(component, costs, incumbent)
+        component.suggested = costs.decoded(self._dual)
         if swept_out or self.open_bound <= level_of(component, context):
             component.closed = max(component.closed, level_of(component, context))
             return Settled()
@@ -363,7 +365,8 @@ class Searching:
         if not fell:
             return None
         states = relaxed.decoded()
-        component.offer({v: int(own[states.get(v, 0)]) for v, own in self._kept.items()})
+        component.suggested = {v: int(own[states.get(v, 0)]) for v, own in self._kept.items()}
+        component.offer(component.suggested)
         level = level_of(component, context)
         if relaxed.bound > level and not relaxed.is_solved:
             return None
@@ -427,9 +430,17 @@ class Reduction:
     @property
     def states(self) -> States:
         """The best assignment known."""
+        return self._merged(part.states for part in self.parts)
+
+    @property
+    def suggested(self) -> States:
+        """The assignment that bounds suggest at present, good or not."""
+        return self._merged(part.suggested or part.states for part in self.parts)
+
+    def _merged(self, found: Iterable[States]) -> States:
         merged: States = {}
-        for part in self.parts:
-            merged |= part.states
+        for states in found:
+            merged |= states
         return self.simplified.decode(merged)
 
     @property
@@ -486,7 +497,7 @@ def order_of(problem: Problem, context: Context) -> Elimination:
 class Component:
     """A connected problem with the best assignment known, an upper bound, and the phase that its solution is in.
 
-    `closed`: the largest bound of what has been cut, in units.
+    `closed`: the largest bound of what has been cut, in units. `suggested`: what the bound was last decoded to.
     """
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
@@ -494,6 +505,7 @@ class Component:
         self.plan = plan(problem, order_of(problem, context))
         self.value = HARD
         self.states: States = {}
+        self.suggested: States = {}
         self.closed = HARD
         self._lists_all = context.lists_all
         self._found: list[States] = []
