@@ -12,12 +12,22 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from certimap.core.arrays import Flags, Ints
 from certimap.core.control import Control
-from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, above_nats, to_fine_integers
+from certimap.networks.problem import (
+    FLOOR,
+    HARD,
+    FineIntegers,
+    Joined,
+    Problem,
+    Table,
+    above_nats,
+    to_fine_integers,
+)
 from certimap.networks.simplify import KeptStates, Simplified, impossible
 
 CAPACITY = 2**30 - 1  # of an arc in one flow: scipy counts in 32 bits, up to twice that left
@@ -359,11 +369,25 @@ def is_settled(problem: Problem) -> bool:
     return _balanced(problem) is not None
 
 
-def _balanced(problem: Problem) -> tuple[FineIntegers, Ints, Binary] | None:
+Balanced = tuple[FineIntegers, Ints, Binary]
+
+# what `_balanced` has found, for as long as the problem's tables are known
+_BALANCED = WeakKeyDictionary[Joined, tuple[Problem, Balanced | None]]()
+
+
+def _balanced(problem: Problem) -> Balanced | None:
     """Return a binary pairwise problem in integers, its variables and tables; None if a cycle is frustrated."""
     if not is_binary(problem):
         return None
     joined = problem.joined
+    known, found = _BALANCED.get(joined, (None, None))
+    if known is None or known.sizes is not problem.sizes or known.constant != problem.constant:
+        found = _newly_balanced(problem, joined)
+        _BALANCED[joined] = replace(problem, tables=(), known=[]), found
+    return found
+
+
+def _newly_balanced(problem: Problem, joined: Joined) -> Balanced | None:
     pointers, scopes = joined.scopes
     spans = np.where(joined.tops > -np.inf, joined.tops - joined.lowest(), 0.0)
     reach = max(float(spans.max(initial=0.0)), 1.0)

@@ -79,7 +79,8 @@ def test_moves_better_what_bounds_suggest(monkeypatch: pytest.MonkeyPatch) -> No
 
     def answer() -> tuple[float, float]:
         found = cm.map_query(model, solver="hbfs", quick_entries=0, max_entries=0, max_nodes=1, delta=0.0, rng=0)
-        assert found.log_joint is not None and found.log_joint_upper_bound is not None
+        assert found.log_joint is not None
+        assert found.log_joint_upper_bound is not None
         return found.log_joint, found.log_joint_upper_bound
 
     monkeypatch.setattr(parts, "MAX_ASCENTS", 3)
