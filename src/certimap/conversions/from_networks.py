@@ -182,6 +182,7 @@ def _tree_work(case: Case[Network]) -> float:
     return 2.0 ** min(elimination.log2_size, 1000.0) + ENTRIES_PER_TABLE * len(elimination.order)
 
 
+@once
 def _sums_nothing(case: Case[Network]) -> bool:
     queried = set(reduced_of(case).query)
     return all(queried.issuperset(f.scope) for f in reduced_of(case).factors)

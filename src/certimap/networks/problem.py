@@ -133,7 +133,7 @@ class Problem:
     @property
     def n_entries(self) -> int:
         """The number of table entries."""
-        return sum(t.log_values.size for t in self.tables)
+        return sum([t.log_values.size for t in self.tables])
 
     def shape(self, scope: Iterable[int]) -> tuple[int, ...]:
         """Return the number of states of each variable of a scope."""
