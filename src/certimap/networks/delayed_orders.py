@@ -14,6 +14,8 @@ from certimap.networks.problem import Problem
 
 # log base 2 of how much smaller than all cliques together the largest clique of a hidden variable may be
 LIMITS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+MANY = 64
+HOPELESS = 40.0  # log base 2 of joint states of a clique that no run forms
 
 
 class Recipe(NamedTuple):
@@ -115,7 +117,21 @@ class _Graph:
                 due = [u for u in due if self.weight(self.near[u] | self.near[v], v) > bits]
                 if not due:
                     return
-            self.eliminate(min(due, key=lambda u: (self.gains.get(u, 0.0), self.weight(self.near[u], u), u)))
+            n_due = max(1, len(due) // MANY)  # some at once: to look at all of them again takes long
+            next_ones = heapq.nsmallest(
+                n_due, due, key=lambda u: (self.gains.get(u, 0.0), self.weight(self.near[u], u), u)
+            )
+            for first in next_ones:
+                if self.weight(self.near[first], first) > HOPELESS:
+                    self.clear(first)
+                self.eliminate(first)
+
+    def clear(self, hub: int) -> None:
+        """Eliminate waiting neighbours of a hub while their own cliques are smaller than its clique."""
+        for u in sorted(self.waiting & self.near[hub], key=lambda u: (self.weight(self.near[u], u), u)):
+            if self.weight(self.near[u], u) >= self.weight(self.near[hub], hub):
+                return
+            self.eliminate(u)
 
     def eliminate(self, v: int) -> None:
         """Let a variable go; its neighbours become one clique."""

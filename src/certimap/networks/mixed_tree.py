@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -26,6 +26,8 @@ SECONDS_PER_PRODUCT = 4e-10
 STEP_PRODUCTS = 2.0**14  # products that take as long as a step does beside its own
 JOINED, JOINED_SHARE = 2.0**12, 0.0625  # entries of a product of tables, and the same of its clique's
 DOING = "eliminating at full width"
+# children around each of which messages are multiplied anew; inputs of which all pairs are tried
+FEW, MANY = 8, 16
 ONE = np.ones(1)
 LN2 = math.log(2.0)
 SLACK_BITS = 1e-6  # log base 2: more than rounding moves an entry in one step
@@ -206,11 +208,10 @@ class MixedTree:
             if region.own in self.problem.query:
                 vector = self._eliminated([*self._inputs(r), *above], self._sums_first(scope), (region.own,))
                 found[region.own] = log_of(vector.values) + (vector.exponent * LN2 + others[r])
-            for c in region.children:
-                if self.has_query[c]:
-                    gone = self._sums_first([v for v in (region.own, *scope) if v not in self._scopes[c]])
-                    down[c] = self._eliminated([*self._inputs(r, but=c), *above], gone, self._scopes[c])
-                    others[c] = others[r]
+            for c, inputs in self._each_without(region.children, [*self._locals[r], *above]):
+                gone = self._sums_first([v for v in (region.own, *scope) if v not in self._scopes[c]])
+                down[c] = self._eliminated(inputs, gone, self._scopes[c])
+                others[c] = others[r]
             for used in [*above, *(self._messages.pop(c) for c in region.children if c in self._messages)]:
                 self._memory.give(used.values)
         return found
@@ -218,8 +219,29 @@ class MixedTree:
     def _sums_first(self, variables: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(variables, key=lambda v: (v in self.problem.query, self.place[v])))
 
-    def _inputs(self, r: int, but: int = -1) -> list[MixedMessage]:
-        return [*self._locals[r], *(self._messages[c] for c in self.regions[r].children if c != but)]
+    def _each_without(
+        self, children: Sequence[int], rest: list[MixedMessage]
+    ) -> Iterator[tuple[int, list[MixedMessage]]]:
+        """Yield each child that needs it with all messages but its own; those of many are multiplied by halves."""
+        if not any(self.has_query[c] for c in children):
+            return
+        if len(children) <= FEW or self._scope_of(self._around(children, rest))[0] > SHARED:
+            for c in children:
+                if self.has_query[c]:
+                    yield c, [*rest, *(self._messages[other] for other in children if other != c)]
+            return
+        half = len(children) // 2
+        for inside, outside in ((children[:half], children[half:]), (children[half:], children[:half])):
+            inputs = [*rest, *(self._messages[c] for c in outside)]
+            scope = self._scope_of(self._around((), inputs))[1]
+            yield from self._each_without(inside, [self._step(inputs, None, scope)])
+
+    def _around(self, children: Sequence[int], rest: Sequence[MixedMessage]) -> Iterator[int]:
+        """Return the variables of functions and of the messages of children."""
+        return chain.from_iterable(m.scope for m in chain(rest, (self._messages[c] for c in children)))
+
+    def _inputs(self, r: int) -> list[MixedMessage]:
+        return [*self._locals[r], *(self._messages[c] for c in self.regions[r].children)]
 
     @property
     def log_slack(self) -> float:
@@ -283,6 +305,15 @@ class MixedTree:
     def _step(self, inputs: Sequence[MixedMessage], own: int | None, out: tuple[int, ...]) -> MixedMessage:
         """Multiply functions and eliminate at most one variable."""
         rest, made = list(inputs), list[MixedMessage]()
+        while (
+            len(rest) > MANY
+        ):  # pairs of all of them take long: the smaller half is joined, the same scopes first
+            rest.sort(key=lambda m: (m.values.size, m.scope))
+            half = len(rest) // 2
+            for first in range(0, half, kernels.MAX_INPUTS):
+                some = rest[first : min(first + kernels.MAX_INPUTS, half)]
+                made.append(self._step(some, None, self._scope_of(self._around((), some))[1]))
+            rest = rest[half:] + made[-len(range(0, half, kernels.MAX_INPUTS)) :]
         while len(rest) > kernels.MAX_INPUTS:
             scope, first, second = min(
                 (self._scope_of(m.scope + n.scope), i, j)

@@ -44,6 +44,30 @@ def check(problem: Problem, order: list[int], workers: int = 1) -> float:
     return found.log_value - value if value > -math.inf else 0.0
 
 
+@pytest.mark.parametrize("few", [1, 8])
+@pytest.mark.parametrize("n_leaves", [9, 12])
+@pytest.mark.parametrize("hub", [True, False])
+def test_messages_around_many_children_are_those_of_all_the_others(
+    few: int, n_leaves: int, hub: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixed_tree, "FEW", few)
+    monkeypatch.setattr(mixed_tree, "MANY", max(few, 5))
+    rng = np.random.default_rng(n_leaves)
+    sizes = {0: 3, **dict.fromkeys(range(1, n_leaves), 2)}
+    tables = tuple(Table((0, v), rng.normal(size=(3, 2))) for v in range(1, n_leaves))
+    query = frozenset({*range(1, n_leaves), *([0] if hub else [])})
+    gap = check(Problem(sizes, query, tables), [*range(1, n_leaves), 0])
+    assert gap == pytest.approx(0.0, abs=1e-9) or not hub
+
+
+def test_a_hub_waits_for_the_leaves_that_wait_for_it() -> None:
+    sizes = dict.fromkeys(range(120), 2)
+    tables = tuple(Table((0, v), np.zeros((2, 2))) for v in range(1, 120))
+    found = delayed(Problem(sizes, frozenset(range(100)), tables), [*range(1, 119), 0, 119], 0.0)
+    assert sorted(found.order) == list(range(120))
+    assert found.log2_largest <= 2.0
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.9), st.sampled_from([1.0, 40.0, 400.0]))
 def test_every_order_bounds_and_exact_ones_are_tight(seed: int, nuisance: float, spread: float) -> None:

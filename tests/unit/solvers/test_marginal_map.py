@@ -16,6 +16,7 @@ import certimap as cm
 from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.conversions import condition
+from certimap.core.control import Control
 from certimap.core.posterior import AsNetwork, Regions
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Status
@@ -118,6 +119,31 @@ def test_the_first_bound_is_read_off_and_a_step_is_one_bound() -> None:
         if state.done:
             break
     assert ledger.log_upper_bound >= ledger.best_log_prob > -math.inf
+
+
+def test_all_parts_have_begun_before_one_has_had_many_turns() -> None:
+    model, query = grid(6, 3, 8)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    solver, ledger = (
+        Portfolio(portfolio.TurnTuning(turn=1.0, trials=1.0)),
+        Ledger(posterior, epsilon=0.0, delta=0.0),
+    )
+    state, n_begun = solver.init(posterior, ledger.control, np.random.default_rng(0)), []
+    while not (ledger.satisfied or state.done) and state.n_turns < 7:
+        state = solver.step(state, ledger)
+        n_begun.append(sum(part.work > 0.0 for part in state.parts))
+    assert n_begun[:6:2] == sorted(n_begun[:6:2])
+    assert ledger.satisfied or n_begun[-1] == len(state.parts)
+
+
+def test_turns_are_short_beside_the_time_limit() -> None:
+    model, query = grid(6, 3, 8)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    turns = []
+    for limit in (None, 2.0, 0.5):
+        state = Portfolio().init(posterior, Control.starting_now(limit), np.random.default_rng(0))
+        turns.append(state.parts[0].turn)
+    assert turns == [2.0**29, 2.0**27, 2.0**25]
 
 
 def grid(n: int, seed: int, n_queried: int) -> tuple[cm.MarkovNetwork, list[str]]:

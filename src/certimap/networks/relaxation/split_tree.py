@@ -524,7 +524,7 @@ def split_tree(problem: Problem, bits: float, max_bytes: float = math.inf) -> Sp
 def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:
     entries = 0.0
     for region in split(problem, order, lambda scope: True):
-        entries += math.exp(sum(math.log(problem.sizes[v]) for v in region.scope))
+        entries += math.exp(min(700.0, sum(math.log(problem.sizes[v]) for v in region.scope)))
         if entries > max_entries:
             return None
     return SplitTree.of(problem, order, lambda scope: True)

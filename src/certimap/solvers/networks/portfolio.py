@@ -45,6 +45,9 @@ class TurnTuning:
     patience: float = 4.0
     # table entries per point from which `frontier`, which evaluates them by the hundred, waits for the others' end
     dear: float = 2.0**24
+    # of a time limit: what one turn may take, and products that take a second (turns do not depend on a clock)
+    short: float = 1.0 / 16.0
+    pace: float = 2.0**30
 
 
 @dataclass(eq=False)
@@ -91,8 +94,9 @@ class Portfolio(Solver):
     (`wmb`), the search of boxes (`frontier`) and depth-first AND/OR search (`aobb`). The best answer of any prunes
     in all of them, and the least bound of any counts. A turn goes to the part whose last one
     closed the largest share of the gap for its work. A part that has not begun counts as if it closed the gap for
-    as much work as all parts have had. Of four turns one goes to the part that lowered the bound last, and one to
-    the part that has had the least work. Turns are measured in table entries,
+    as much work as all parts have had, and every second turn goes to one of those. Of four turns one goes to the
+    part that lowered the bound last, and one to the part that has had the least work. Turns are measured in table
+    entries, at most a share of what a time limit allows at a fixed pace,
     not seconds, so that a seed replays.
 
     On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`. It has a
@@ -126,12 +130,19 @@ class Portfolio(Solver):
         boxes: Boxes | None = None,
     ) -> PortfolioState:
         parts = self._parts(posterior, control, rng)
+        for part in parts:
+            part.turn = min(part.turn, self._most(control))
         if boxes is not None:
             parts = [part for part in parts if part.keeps_books]
             for part in parts:
                 part.solver = next(part.solvers)
                 part.state = part.solver.init(posterior, control, rng, boxes)
         return PortfolioState(control, parts)
+
+    def _most(self, control: Control) -> float:
+        """Return the work that a turn may take under a time limit."""
+        limit = math.inf if control.time_limit is None else control.time_limit
+        return self.tuning.short * self.tuning.pace * limit
 
     def _parts(
         self, posterior: NetworkPosterior | AsNetwork, control: Control, rng: np.random.Generator
@@ -188,6 +199,8 @@ class Portfolio(Solver):
         if starts and state.n_turns == len(state.parts) and isinstance(network, NetworkPosterior):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
+        elif state.n_turns == 2 < len(state.parts) and not is_shared and isinstance(network, NetworkPosterior):
+            self._climb(network, ledger)
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
         part.rate = math.inf if part.needs else max(gained, kept)
         if part.rate * self.tuning.turn < self.tuning.nothing:
@@ -195,10 +208,18 @@ class Portfolio(Solver):
         state.done = all(p.done for p in state.parts)
         return state
 
+    def _climb(self, network: NetworkPosterior, ledger: Ledger) -> None:
+        """Better the answer by single changes where points cost little: the next part may take long."""
+        if ledger.best_point is not None and network.facts.work <= self.tuning.dear:
+            ledger.candidates(network.prober().climb(ledger.best_point[None]))
+
     def _next(self, state: PortfolioState) -> PortfolioPart:
         waiting = [part for part in state.parts if not part.done]
         had = sum(part.work for part in state.parts)
         waiting = [part for part in waiting if part.needs <= had and not part.is_spare] or waiting
+        begun = [part for part in waiting if part.rate < math.inf or part.work > 0.0]
+        if state.n_turns % 2 and len(begun) < len(waiting):  # what each finds soon is worth more than long turns
+            return next(part for part in waiting if part not in begun)
         at = state.n_turns % self.tuning.cycle
         if at == self.tuning.cycle - 1:
             return min(waiting, key=lambda part: part.work)
@@ -210,7 +231,7 @@ class Portfolio(Solver):
 
     def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""
-        end, part.turn = part.work + part.turn, self.tuning.turn
+        end, part.turn = part.work + part.turn, min(self.tuning.turn, self._most(state.control))
         try:
             while part.work < end and not part.done and not ledger.satisfied and not state.control.should_stop:
                 if part.solver is None or part.state.done:
