@@ -234,13 +234,9 @@ class _Search:
 
     def exact_tries(self) -> Iterator[_Try]:
         """Yield the deterministic tries."""
-        sparse: Any = import_module("scipy.sparse")
-        sweeps: Any = import_module("scipy.sparse.csgraph")
-        n = len(self.variables)
-        matrix: Any = sparse.csr_matrix((np.ones(len(self.near)), self.near, self.pointers), (n, n))
-        band = np.array(sweeps.reverse_cuthill_mckee(matrix, True), np.int64)
+        band = _band(self.pointers, self.near)
         for order in (band, band[::-1]):
-            self.place[order] = np.arange(n)
+            self.place[order] = np.arange(len(order))
             yield OrderRule(PLACE, _UNLIMITED, -1.0, 0.0), 0, 0.0
         for cost in (WEIGHTED_FILL, SIZE):
             yield OrderRule(cost, _UNLIMITED, -1.0, 0.0), 0, 0.0
@@ -319,6 +315,23 @@ class _Search:
         starts: list[int] = pointers.tolist()
         separators = [tuple(named[a:b]) for a, b in itertools.pairwise(starts)]
         return measure(variables, separators, self.sizes, query)
+
+
+def band_orders(scopes: Iterable[Collection[int]], sizes: Mapping[int, int]) -> list[list[int]]:
+    """Return the variables along a band of the graph, in both directions: see `best_order`."""
+    variables = sorted(sizes)
+    positions: list[int] = _band(*_neighbours(scopes, variables)).tolist()
+    band = [variables[i] for i in positions]
+    return [band, band[::-1]]
+
+
+def _band(pointers: Ints, near: Ints) -> Ints:
+    """Return positions in reverse Cuthill and McKee's order."""
+    sparse: Any = import_module("scipy.sparse")
+    sweeps: Any = import_module("scipy.sparse.csgraph")
+    n = len(pointers) - 1
+    matrix: Any = sparse.csr_matrix((np.ones(len(near)), near, pointers), (n, n))
+    return np.array(sweeps.reverse_cuthill_mckee(matrix, True), np.int64)
 
 
 def _neighbours(scopes: Iterable[Collection[int]], variables: Sequence[int]) -> tuple[Ints, Ints]:

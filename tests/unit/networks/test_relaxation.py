@@ -10,7 +10,7 @@ from certimap.core.control import TimeUp
 from certimap.errors import TooLarge
 from certimap.networks.relaxation.decoding import decode, decode_possible
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split
-from certimap.networks.relaxation.tighten import QuasiNewton, Tightener
+from certimap.networks.relaxation.tighten import TRIED, QuasiNewton, Tightener, least
 
 
 def relaxations(rng, n):
@@ -192,19 +192,28 @@ def late(*_, **__):
 
 
 def test_of_several_orders_the_one_that_bounds_least_is_taken():
-    rng, n_second = np.random.default_rng(3), 0
+    rng, n_second, n_turned = np.random.default_rng(3), 0, 0
     for _ in range(20):
         problem = random_problem(rng, max_variables=8, max_states=3, nuisance=0.3)
         fits, clock = limit(problem.sizes, 4.0), PassClock()
         orders = [list(rng.permutation(list(problem.sizes))) for _ in range(3)]
         orders = [sorted(order, key=lambda v: v in problem.query) for order in orders]
         trees = [SplitTree.of(problem, order, fits) for order in orders]
-        taken = SplitTree.least(problem, orders, fits, math.inf, clock)
+        taken = least(problem, orders, fits, math.inf, clock)[0].tree
         bounds = [tree.bound() for tree in trees]
         assert taken.bound() == min(bounds) or not trees[bounds.index(taken.bound())].is_split
         n_second += bounds.index(taken.bound()) > 0
+        tried, ranked = least(problem, orders, fits, math.inf, clock, 3)
+        for tree in trees:
+            Tightener(tree).run(TRIED, 3)
+        if all(tree.is_split for tree in trees):
+            after = [tree.bound() for tree in trees]
+            assert [after[k] for k in ranked] == sorted(after)
+            assert tried.tree.bound() == min(after)
+            n_turned += after.index(min(after)) != bounds.index(min(bounds))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(SplitTree, "bound", late)
-            first = SplitTree.least(problem, orders, fits, math.inf, clock)
+            first = least(problem, orders, fits, math.inf, clock)[0].tree
         assert first.bound() == bounds[0]
     assert n_second > 1
+    assert n_turned > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,31 +196,6 @@ class SplitTree:
                 f"the split tree would take 2^{math.log2(needed):.1f} bytes; expected at most {max_bytes:.3g}"
             )
         return _Builder(problem, list(order), regions).build()
-
-    @classmethod
-    def least(
-        cls, problem: Problem, orders: Iterable[Sequence[int]], fits: Fits, max_bytes: float, clock: PassClock
-    ) -> SplitTree:
-        """Return the tree of the order that bounds least as it stands; the first one where time is short.
-
-        Cost: a pass for each order. Raises TooLarge as `of` does.
-        """
-        best, least = None, math.inf
-        for order in orders:
-            try:
-                tree = cls.of(problem, order, fits, max_bytes)
-                bound = tree.bound(clock=clock)
-            except TimeUp:
-                break
-            except TooLarge:
-                if best is None:
-                    raise
-                break
-            if best is None or bound < least:
-                best, least = tree, bound
-            if not tree.is_split:
-                break
-        return best or cls.of(problem, next(iter(orders)), fits, max_bytes)
 
     @property
     def n_copies(self) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +10,10 @@ import numpy as np
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import TimeUp
 from certimap.core.rounding import SMALLEST_NORMAL
+from certimap.errors import TooLarge
 from certimap.networks.kernels import split_tree as kernels
-from certimap.networks.relaxation.split_tree import Mask, PassClock, SplitTree
+from certimap.networks.problem import Problem
+from certimap.networks.relaxation.split_tree import Fits, Mask, PassClock, SplitTree
 
 Objective = Callable[[Floats], tuple[float, Floats]]
 MEMORY = 12
@@ -89,6 +91,7 @@ def _dot(a: Floats, b: Floats) -> float:
 
 
 TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+TRIED = 0.1  # temperature at which orders are compared
 PASSES_LEFT = 6.0  # upward passes that a bound and a decoded point after the last step may take
 LEAST_SHARE = 1e-4  # of a variable's weight that each copy keeps: a power sum of weight 0 has no derivative
 
@@ -216,3 +219,39 @@ class Tightener:
 
 def _group_means(values: Floats, group: Ints) -> Floats:
     return (np.bincount(group, values) / np.bincount(group))[group] if len(values) else values
+
+
+def least(
+    problem: Problem,
+    orders: Sequence[Sequence[int]],
+    fits: Fits,
+    max_bytes: float,
+    clock: PassClock,
+    n_steps: int = 0,
+) -> tuple[Tightener, list[int]]:
+    """Return the tree of the order that bounds least after some steps; the first one where time is short.
+
+    What a tree bounds before any step tells little of what it will. Also returns the positions of the orders that
+    were tried, the least bound first. Cost: `n_steps` at the temperature `TRIED`, and a pass, for each. Raises
+    TooLarge as `SplitTree.of` does.
+    """
+    best: Tightener | None = None
+    bounds = list[float]()
+    for order in orders:
+        try:
+            found = Tightener(SplitTree.of(problem, order, fits, max_bytes), clock)
+            if n_steps:
+                found.run(TRIED, n_steps)
+            bounds.append(found.tree.bound(scratch=found.scratch, clock=clock))
+        except TimeUp:
+            break
+        except TooLarge:
+            if best is None:
+                raise
+            break
+        if best is None or bounds[-1] < min(bounds[:-1]):
+            best = found
+        if not found.tree.is_split:
+            break
+    ranked = sorted(range(len(bounds)), key=bounds.__getitem__)
+    return best or Tightener(SplitTree.of(problem, orders[0], fits, max_bytes), clock), ranked or [0]

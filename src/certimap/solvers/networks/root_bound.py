@@ -6,16 +6,17 @@ import math
 
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
-from certimap.networks.orders import best_order
+from certimap.networks.orders import band_orders, best_order
 from certimap.networks.problem import FLOOR, Problem, above_units, to_floats
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first
-from certimap.networks.relaxation.tighten import Tightener
+from certimap.networks.relaxation.split_tree import PassClock, limit, nuisance_first
+from certimap.networks.relaxation.tighten import TRIED, Tightener, least
 from certimap.solvers.networks.and_or import NODE_WORK, AndOrSpace, Tour
 
 TABLE_BITS = (10.0, 13.0, 16.0, 19.0)  # log base 2 of the entries of the largest table, tree after tree
-STEPS = ((0.1, 12), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
+STEPS = ((TRIED, 12), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
 FROM_WORK = 50_000_000  # table entries that a search visits before it pays to bound the whole in another way
+TRIED_STEPS = 4  # with each order before the least is taken, and the better half kept for larger tables
 COST = 0.8  # visits of a search that take as long as an entry of a pass, with its powers and logs
 # of the search's work; the second where this bound is below the search's and no elimination is going to end it
 SHARE, LEADING_SHARE = 0.5, 3.0
@@ -47,9 +48,11 @@ class RootBound:
     def __init__(self, problem: Problem, control: Control) -> None:
         self._problem, self._control = problem, control
         self._floats = to_floats(problem)
-        # in a band, which the best order may be, the mini-buckets of grids bound far better than by least fill
-        whole = best_order([t.scope for t in problem.tables], problem.sizes, control=control).order
-        self._orders = (nuisance_first(self._floats, control=control), list(whole))
+        # no rule tells which order's mini-buckets bound best: on a torus of 20x20 they differ by 2.6 nats
+        scopes = [t.scope for t in problem.tables]
+        whole = best_order(scopes, problem.sizes, control=control).order
+        orders = [nuisance_first(self._floats, control=control), list(whole), *band_orders(scopes, problem.sizes)]
+        self._orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
         self._clock = PassClock(control)
         self._n_trees, self.work, self.is_finished, self.is_solved = 0, 0.0, False, False
         self._tightener: Tightener | None = None
@@ -95,11 +98,13 @@ class RootBound:
             if COST * 2.0**bits * len(self._floats.sizes) > left and self.work > 0.0:  # about, and mostly less
                 return
             fits, most = limit(self._floats.sizes, 2.0**bits), MEMORY_SHARE * self._control.memory_limit
-            tree = SplitTree.least(self._floats, self._orders, fits, most, self._clock)
+            n_tried = TRIED_STEPS if len(self._orders) > 1 else 0
+            self._tightener, ranked = least(self._floats, self._orders, fits, most, self._clock, n_tried)
+            tree, n_passes = self._tightener.tree, (1 + PASSES * n_tried) * len(ranked)
             self._n_trees += 1
-            self._tightener = Tightener(tree, self._clock)
-            self._temperatures = [t for t, n in STEPS for _ in range(n)] if tree.is_split else []
-            self._tree_work, self.work = 0.0, self.work + COST * tree.n_entries
+            self._orders = [self._orders[k] for k in ranked[: max(1, len(self._orders) // 2)]]
+            self._temperatures = [t for t, n in STEPS for _ in range(n)][n_tried:] if tree.is_split else []
+            self._tree_work, self.work = 0.0, self.work + COST * n_passes * tree.n_entries
         else:
             tree = self._tightener.tree
             cost = COST * PASSES * tree.n_entries
