@@ -199,7 +199,7 @@ class Portfolio(Solver):
         if starts and state.n_turns == len(state.parts) and isinstance(network, NetworkPosterior):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
-        elif state.n_turns == 2 < len(state.parts) and not is_shared and isinstance(network, NetworkPosterior):
+        elif state.n_turns == 2 < len(state.parts) and after[0] == before[0] and not is_shared:
             self._climb(network, ledger)
         kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
         part.rate = math.inf if part.needs else max(gained, kept)
@@ -208,9 +208,11 @@ class Portfolio(Solver):
         state.done = all(p.done for p in state.parts)
         return state
 
-    def _climb(self, network: NetworkPosterior, ledger: Ledger) -> None:
-        """Better the answer by single changes where points cost little: the next part may take long."""
-        if ledger.best_point is not None and network.facts.work <= self.tuning.dear:
+    def _climb(self, network: Posterior, ledger: Ledger) -> None:
+        """Better an answer, which two parts came to, by single changes where points cost little."""
+        if not isinstance(network, NetworkPosterior) or network.facts.work > self.tuning.dear:
+            return
+        if ledger.best_point is not None:
             ledger.candidates(network.prober().climb(ledger.best_point[None]))
 
     def _next(self, state: PortfolioState) -> PortfolioPart:
