@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
+from certimap.networks.kernels.orders import FILL, SIZE, WEIGHTED_FILL
 from certimap.networks.mixed_tree import Memory, MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
@@ -31,10 +33,13 @@ class Tuning:
     """How work is spent; no bound depends on it for being true."""
 
     # steps of log base 2 of the joint states that the cliques of one bound may have, after the least possible
-    bits: tuple[float, ...] = (20.0, 22.0, 24.0, 26.0, 28.5)
-    most_bits: float = 31.0  # the same, where no order needs less
+    bits: tuple[float, ...] = (20.0, 22.0, 24.0, 26.0, 28.5, 30.0, 31.0, 32.0, 33.0)
+    most_bits: float = 31.0  # the same of the first bound, which no step has asked for
     slack_bits: float = 1.0  # log base 2 of what the first step may take beyond the least that is possible
     kept: float = 0.5  # of the recipes for orders, that go on to the next step
+    least_recipes: int = 4  # of a step: bounds by orders that differ at random lie nats apart
+    haste: float = 4.0  # steps that a search must foresee to take until it closes its last box
+    filled: float = 0.125  # of the box around all that is open, where one box takes the place of all
     memory_share: float = 0.25  # of the memory of the run, for the tables of one bound
     gain: float = 0.1  # of the gap, that a costlier bound of the whole must close to be used in the search
     dive_share: float = 0.25  # of the free variables that a dive fixes at a time
@@ -90,7 +95,7 @@ class BoxBounds:
         self.ceilings = np.full(self.n_columns, np.inf)  # nats that no open assignment with a state exceeds
         self.gains: dict[int, float] = {}
         self.bits, self.least_bits = 0.0, delayed(problem, self.base, 0.0).log2_work
-        self.work = 0.0
+        self.work = self.seconds = 0.0  # of all eliminations
 
     @property
     def n_columns(self) -> int:
@@ -146,19 +151,27 @@ class BoxBounds:
         if problem.constant == -math.inf:
             return Box(-math.inf, each)
         rule = recipe or self.recipe
-        order = None if rule.cost == PLACE else greedily_delayed(problem, bits, rule, self.control)
-        if order is None:
-            if rule.cost != PLACE and recipe is not None:
+        while True:
+            order = None if rule.cost == PLACE else greedily_delayed(problem, bits, rule, self.control)
+            if order is None:
+                if rule.cost != PLACE and recipe is not None:
+                    return None
+                order = self.order(problem, bits)
+            tree = MixedTree(problem, order.order, self.control, self.workers, self.memory)
+            is_least = order.log2_work > bits
+            if is_least and order.log2_work > self.tuning.most_bits:
                 return None
-            order = self.order(problem, bits)
-        tree = MixedTree(problem, order.order, self.control, self.workers, self.memory)
-        share = self.tuning.memory_share * self.control.memory_limit
-        if order.log2_work > self.tuning.most_bits or tree.n_bytes > share:
-            return None
+            if tree.n_bytes <= self.tuning.memory_share * self.control.memory_limit:
+                break
+            if is_least or recipe is not None:
+                return None
+            bits = order.log2_work - 1.0
+        started = time.perf_counter()
         try:
             found = tree.bounds()
         finally:
             self.work += tree.work
+            self.seconds += time.perf_counter() - started
         if not self.gains:
             self._learn(tree, found, order.log2_work)
         for i, v in enumerate(self.variables):
@@ -213,11 +226,17 @@ class FullWidthState:
     pending: list[Recipe] = field(default_factory=list[Recipe])  # during a step
     tried: list[tuple[float, Recipe]] = field(default_factory=list[tuple[float, Recipe]])
     known: float = math.inf  # the bound before the present step
+    # work_before, n_most: work at the end of the last step, and the most boxes open at a time since
     work_before: float = -math.inf
+    n_most: int = 0
+    # work_at, work_each: work at the start of the present step, and that of a bound of all by the present bits
+    work_at: float = 0.0
+    work_each: float = 0.0
     dive: Dive | None = None  # under way, one bound a step
     decoded: bytes = b""  # the last point that was read off a bound
     has_dived: bool = False
     has_gained: bool = False  # by the last move
+    n_rows: int = len(RECIPES)  # of random numbers, that recipes have used
     move_size: float = 0.0  # variables in a move, and what moves have cost
     move_work: float = 0.0
     n_idle: int = 0  # moves since the last one that gained
@@ -291,6 +310,7 @@ class FullWidth(WholeSpaceSolver):
         if found is None:
             state.done = True
             return
+        state.work_each = bounds.work
         self._push(state, bounds.full(), found.bound)
         self._read_off(state, bounds, ledger, bounds.full(), found.each)
         first, *more = self.tuning.bits
@@ -298,15 +318,23 @@ class FullWidth(WholeSpaceSolver):
         state.steps = [least, *(bits for bits in more if bits > least)]
 
     def _is_time_for_more(self, state: FullWidthState, bounds: BoxBounds) -> bool:
-        """Whether the search at the present work per box has cost as much as one bound with more would."""
+        """Whether the search has cost as much as one bound with more work would, and does not end soon."""
         if not state.steps or not state.recipes:
             return False
-        return bool(state.tried) or bounds.work - state.work_before >= 2.0 ** (state.steps[0] + PASSES_LOG2)
+        state.n_most = max(state.n_most, len(state.open))
+        work = 2.0 ** (state.steps[0] + PASSES_LOG2)
+        if work * bounds.seconds > state.control.seconds_left * bounds.work:
+            return False
+        searched, n_closed = bounds.work - state.work_before, state.n_most - len(state.open)
+        if state.tried or searched < work:
+            return bool(state.tried)
+        foreseen = searched * len(state.open) / n_closed if n_closed > 0 else math.inf
+        return foreseen > self.tuning.haste * work * len(state.recipes)
 
     def _bound_open(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
         """Bound all that is open with more work, by one order after another; go on by the best where that pays."""
         if not state.tried:
-            state.pending, state.known = list(state.recipes), -state.open[0][0]
+            state.pending, state.known, state.work_at = list(state.recipes), -state.open[0][0], bounds.work
             if state.work_before == -math.inf:  # the base order has bounded the whole
                 state.tried.append((state.known, state.pending.pop(0)))
         hull = np.zeros(bounds.n_columns, np.bool_)
@@ -326,11 +354,17 @@ class FullWidth(WholeSpaceSolver):
             state.tried.sort(key=lambda pair: pair[0])
             n_kept = max(1, math.floor(self.tuning.kept * len(state.tried)))
             state.recipes = [recipe for _, recipe in state.tried[:n_kept]]
+            for _ in range(n_kept, self.tuning.least_recipes):
+                state.n_rows += 1
+                state.recipes.append(Recipe((WEIGHTED_FILL, FILL, SIZE)[state.n_rows % 3], state.n_rows))
             bounds.recipe = state.recipes[0]
             gap, fall = state.known - ledger.best_log_prob, state.known + state.open[0][0]
-            if fall >= self.tuning.gain * gap or (gap == math.inf and fall > 0.0):
-                bounds.bits = bits
-            state.tried, state.work_before = [], bounds.work
+            work = (bounds.work - state.work_at) / len(state.tried)
+            is_cheap = work <= 2.0 * state.work_each
+            if fall >= self.tuning.gain * gap or (fall > 0.0 and (gap == math.inf or is_cheap)):
+                bounds.bits, state.work_each = bits, work
+                self._join(state, bounds, hull)
+            state.tried, state.work_before, state.n_most = [], bounds.work, len(state.open)
             state.steps.pop(0)
 
     def _lower(self, state: FullWidthState, bounds: BoxBounds, found: Box) -> None:
@@ -341,6 +375,18 @@ class FullWidth(WholeSpaceSolver):
             top = bounds.least_top(self._mask(bounds, packed), found.each)
             state.open[at] = max(bound, -found.bound, -top), number, packed
         heapq.heapify(state.open)
+
+    def _join(self, state: FullWidthState, bounds: BoxBounds, hull: Mask) -> None:
+        """Let one box take the place of all that are open where they fill it: better bounds need fewer boxes.
+
+        The search so far has cost no more than the step that lowered the bounds.
+        """
+        logs = [float(np.log(bounds.counts(self._mask(bounds, packed))).sum()) for _, _, packed in state.open]
+        whole = float(np.log(bounds.counts(hull)).sum())
+        if math.fsum(math.exp(own - whole) for own in logs) >= self.tuning.filled:
+            bound = -state.open[0][0]
+            state.open.clear()
+            self._push(state, hull, bound)
 
     def _push(self, state: FullWidthState, mask: Mask, bound: float) -> None:
         heapq.heappush(state.open, (-bound, state.n_pushed, np.packbits(mask).tobytes()))
