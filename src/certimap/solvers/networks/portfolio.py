@@ -196,7 +196,7 @@ class Portfolio(Solver):
         # zeros forbid all that the parts have tried, or points are valued by what is around a likely one
         is_shared = len(state.parts) > 1 and isinstance(network, TwoSidedNetworkPosterior)
         starts = ledger.best_log_prob == -math.inf or is_shared
-        if starts and state.n_turns == len(state.parts) and isinstance(network, NetworkPosterior):
+        if starts and state.n_turns == min(2, len(state.parts)) and isinstance(network, NetworkPosterior):
             found = network.possible_point()
             ledger.candidates(np.concatenate([found, network.prober().climb(found)]))
         elif state.n_turns == 2 < len(state.parts) and after[0] == before[0] and not is_shared:
