@@ -45,8 +45,10 @@ class TurnTuning:
     patience: float = 4.0
     # table entries per point from which `frontier`, which evaluates them by the hundred, waits for the others' end
     dear: float = 2.0**24
-    # of a time limit: what one turn may take, and products that take a second (turns do not depend on a clock)
+    # of a time limit: what one turn and the head start may take; and products that take a second (turns do not
+    # depend on a clock)
     short: float = 1.0 / 16.0
+    start: float = 1.0 / 4.0
     pace: float = 2.0**30
 
 
@@ -130,8 +132,6 @@ class Portfolio(Solver):
         boxes: Boxes | None = None,
     ) -> PortfolioState:
         parts = self._parts(posterior, control, rng)
-        for part in parts:
-            part.turn = min(part.turn, self._most(control))
         if boxes is not None:
             parts = [part for part in parts if part.keeps_books]
             for part in parts:
@@ -139,10 +139,9 @@ class Portfolio(Solver):
                 part.state = part.solver.init(posterior, control, rng, boxes)
         return PortfolioState(control, parts)
 
-    def _most(self, control: Control) -> float:
-        """Return the work that a turn may take under a time limit."""
-        limit = math.inf if control.time_limit is None else control.time_limit
-        return self.tuning.short * self.tuning.pace * limit
+    def _most(self, control: Control, share: float) -> float:
+        """Return the work that a share of a time limit allows."""
+        return math.inf if control.time_limit is None else share * self.tuning.pace * control.time_limit
 
     def _parts(
         self, posterior: NetworkPosterior | AsNetwork, control: Control, rng: np.random.Generator
@@ -150,10 +149,10 @@ class Portfolio(Solver):
         """Return the parts that a posterior suits."""
         tuning = self.tuning
         full, buckets, boxes, paths, sets = tuning.weights
-        streams = iter(rng.spawn(5))
+        streams, most = iter(rng.spawn(5)), self._most(control, tuning.short)
 
         def part(weight: float, *solvers: Solver, on: Posterior, books: bool = False) -> PortfolioPart:
-            return PortfolioPart(on, iter(solvers), weight, next(streams), tuning.turn, books)
+            return PortfolioPart(on, iter(solvers), weight, next(streams), min(tuning.turn, most), books)
 
         if isinstance(posterior, NetworkPosterior):
             network = posterior
@@ -165,10 +164,10 @@ class Portfolio(Solver):
             part(full, FullWidth(), on=network),
             part(buckets, *(WeightedMiniBuckets(None, tuning.iterations, b) for b in tuning.bits), on=network),
         ]
-        parts[0].turn = tuning.trials
+        parts[0].turn = min(tuning.trials, most)
         if network is not posterior:
             in_sets = part(sets, SetElimination(), on=posterior, books=True)
-            in_sets.turn = tuning.head_start
+            in_sets.turn = min(tuning.head_start, self._most(control, tuning.start))
             return [in_sets, *parts]
         by_boxes, depth_first = part(boxes, Frontier(), on=posterior, books=True), AndOrBranchAndBound()
         by_boxes.is_spare = posterior.facts.work > tuning.dear
@@ -233,7 +232,7 @@ class Portfolio(Solver):
 
     def _run(self, part: PortfolioPart, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""
-        end, part.turn = part.work + part.turn, min(self.tuning.turn, self._most(state.control))
+        end, part.turn = part.work + part.turn, min(self.tuning.turn, self._most(state.control, self.tuning.short))
         try:
             while part.work < end and not part.done and not ledger.satisfied and not state.control.should_stop:
                 if part.solver is None or part.state.done:
