@@ -25,6 +25,9 @@ from certimap.ask.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.ask.inference import log_likelihood as log_likelihood
 from certimap.ask.inference import marginals as marginals
 from certimap.ask.inference import sample as sample
+from certimap.ask.next_test import Gain as Gain
+from certimap.ask.next_test import NextTest as NextTest
+from certimap.ask.next_test import next_test as next_test
 from certimap.checker.file import Proof as Proof
 from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
@@ -49,6 +52,7 @@ from certimap.core.result import MapResult as MapResult
 from certimap.core.result import ResultList as ResultList
 from certimap.core.result import Rule as Rule
 from certimap.core.result import Status as Status
+from certimap.core.result import TopMass as TopMass
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
 from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork

@@ -131,6 +131,7 @@ def map_query(
     warm_start: Any = None,
     upper_bound: Any = None,
     top_k: int | None = None,
+    top_mass: float | None = None,
     tolerance: float = 1e-9,
     max_edges: int | None = None,
     workers: int | None = None,
@@ -180,6 +181,10 @@ def map_query(
         `assumptions`.
     top_k
         Return the k most probable assignments in `result.top`.
+    top_mass
+        A probability, such as 0.95: return in `result.top` the most probable assignments that hold it together, at
+        most `top_k` of them (1,024 if that is None). `result.top_mass` says what they hold, and the size below
+        which no set can hold that much; the search ends once that exceeds `top_k`. Needs p(e).
     tolerance
         The relative error that still counts as exact.
     max_edges
@@ -239,6 +244,7 @@ def map_query(
         upper_bound=upper_bound,
         warm_start=warm_start,
         top_k=top_k,
+        top_mass=top_mass,
         tolerance=tolerance,
         workers=workers,
         proof_bytes=max_proof if proof else None,

@@ -84,11 +84,11 @@ def marginals(
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, Floats] = {}
-    limits = _limits(workers, time_limit, max_memory)
+    limits = limits_of(workers, time_limit, max_memory)
     if not open_names:
         _log_evidence(model, evidence, limits)  # refuses impossible evidence
     else:
-        posterior = _summed(model, open_names, evidence, limits)
+        posterior = summed(model, open_names, evidence, limits)
         if not isinstance(posterior, Masses):
             raise QueryError(
                 f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
@@ -104,13 +104,13 @@ def marginals(
     return {v.name: dict(zip(v.states, found[v.name].tolist(), strict=True)) for v in chosen}
 
 
-def _limits(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
+def limits_of(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
     """Return the limits of a sum; refuse limits that are not numbers of at least 0."""
     request = Request.of(workers=workers, time_limit=time_limit, max_memory=max_memory).raising("max_memory")
     return replace(request.limits, control=request.budget.start())
 
 
-def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Posterior:
+def summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Posterior:
     """Condition a model in an exactly summing representation; one that streams if no other fits."""
     session = Session(model, Request(made(SUMMED), limits=limits))
     try:
@@ -138,7 +138,7 @@ def log_evidence(
     p.
     """
     model, evidence = as_model(model), joined(evidence, virtual_evidence)
-    return _log_evidence(model, evidence, _limits(workers, time_limit, max_memory))
+    return _log_evidence(model, evidence, limits_of(workers, time_limit, max_memory))
 
 
 def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
@@ -158,7 +158,7 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
         except TooLarge as error:
             raise TooLarge(f"{error}; log_evidence_bounds() gives two sides of ln p(e)") from None
     asked = cheapest_query(model, evidence).query_domain.names
-    found = _summed(model, list(asked) or None, evidence, limits).facts.log_evidence
+    found = summed(model, list(asked) or None, evidence, limits).facts.log_evidence
     if found is None:
         raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
     return found
@@ -271,8 +271,8 @@ def sample(
     seed_checked(rng)
     flag_checked("as_frame", as_frame)
     model = as_model(model)
-    limits = _limits(workers, time_limit, max_memory)
-    posterior = _summed(model, variables, evidence, limits)
+    limits = limits_of(workers, time_limit, max_memory)
+    posterior = summed(model, variables, evidence, limits)
     if not isinstance(posterior, Draws):
         cut = [model.domain.names[i] for i in make_query(model.domain, variables, evidence).intervals]
         why = "it is too wide to sum exactly; sample fewer variables"

@@ -22,7 +22,8 @@ from certimap.core.posterior import Posterior
 from certimap.core.query import Evidence, Query, items_of, make_query
 from certimap.core.result import MapResult, Origin, Status
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
-from certimap.solvers.driver import Progress, interruptible, run
+from certimap.solvers.covering import run
+from certimap.solvers.driver import Progress, interruptible
 from certimap.solvers.registry import wants_of
 from certimap.solvers.request import Request
 

@@ -103,6 +103,8 @@ def _answer_parts(question: _Question, control: Control, seed: int, executor: Ex
     """Split the space of a conditioned query, let workers search the parts, and merge their ledgers."""
     started, request = time.perf_counter(), question.session.request
     chosen, posterior = question.solver, question.conditioned()
+    if request.top_mass is not None:
+        raise SolverError("top_mass asks for one list after another in one process; leave executor and n_jobs out")
     if not posterior.domain.is_discrete:
         raise SolverError("a query of real variables is searched by one process; leave executor and n_jobs out")
     ledgers, statuses = _searched(question, split(posterior, N_PARTS), seed, control, executor)

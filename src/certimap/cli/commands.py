@@ -1,4 +1,4 @@
-"""The short commands: marginals, sample, convert, explain, check, replay, report, learn and kernels."""
+"""The short commands: marginals, next, sample, convert, explain, check, replay, report, learn and kernels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 from enum import StrEnum
 from io import StringIO
 from pathlib import Path
@@ -40,6 +41,24 @@ def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
         for name, row in found.items()
     )
     print(f"\nln p(evidence) = {log_evidence:.6f}")
+
+
+def next_(
+    case: EvidenceOptions,
+    candidates: Annotated[
+        list[str] | None,
+        option("--candidates", metavar="A,B", help="What may be observed. Omitted: all that is not."),
+    ] = None,
+    cost: Annotated[list[str] | None, option("--cost", metavar="A=2,B=5", help="Of each candidate.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what observing each candidate may tell about the query (nats), and P(the answer changes)."""
+    source, names, given = case.read_case()
+    prices = options.parse_settings([part for text in cost for part in text.split(",")]) if cost else None
+    found = certimap.next_test(
+        source, names or [], options.parse_query(candidates, source.domain), given, costs=prices
+    )
+    print(json.dumps({name: asdict(gain) for name, gain in found.items()}, indent=2) if as_json else found)
 
 
 def sample(
@@ -285,4 +304,4 @@ def kernels(
         )
 
 
-SHORT = (check, replay, report, explain, convert, marginals, sample, learn, kernels)
+SHORT = (check, replay, report, explain, convert, marginals, next_, sample, learn, kernels)

@@ -72,7 +72,7 @@ app = typer.Typer(
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
 for _command in (solve.solve, info.info, *commands.SHORT):
-    app.command()(spread(_command))
+    app.command(_command.__name__.rstrip("_"))(spread(_command))
 
 
 def _print_version(wanted: bool) -> None:

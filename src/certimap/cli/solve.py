@@ -105,6 +105,10 @@ class RequestOptions:
         str | None, option("--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.")
     ] = None
     top_k: Annotated[int | None, option("--top-k", help="How many answers.")] = None
+    top_mass: Annotated[
+        float | None,
+        option("--top-mass", help="List the fewest answers that hold this probability."),
+    ] = None
     max_edges: Annotated[int | None, option("--max-edges", help="Build no larger circuit or table.")] = None
 
     def read(self, domain: Domain, case: EvidenceOptions) -> Settings:
@@ -124,6 +128,7 @@ class RequestOptions:
             "upper_bound": options.parse_upper_bound(self.upper_bound),
             "warm_start": starts or None,
             "top_k": self.top_k,
+            "top_mass": self.top_mass,
             "workers": self.workers,
         }
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from certimap.conversions.choose import ELIMINATION, MAXIMISATION, OF_CIRCUIT, OF_TREE, Case, Estimate, Row, once
 from certimap.core.arrays import Floats, Ints
-from certimap.core.control import WorkClock
+from certimap.core.control import Limits, WorkClock
 from certimap.core.named import Named
 from certimap.core.posterior import BoxPosterior, Draws, Masses, Offer, Posterior, Probes, TwoSided
 from certimap.core.query import Query, make_query
+from certimap.errors import TooLarge
 from certimap.networks.elimination import BITS, Elimination, looks_too_wide
 from certimap.networks.network import Network
-from certimap.networks.orders import plan_elimination
+from certimap.networks.orders import hidden_first, plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import ENTRIES_PER_TABLE, Factor, buckets_of_factors
@@ -52,6 +53,17 @@ def tree_of_reduced(
     factors, sizes = _tables(reduced)
     buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)
     return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers, pace=pace)
+
+
+def visible_tree(model: Network, query: Query, limits: Limits) -> BucketTreePosterior:
+    """Return a tree over the query variables alone; raises TooLarge where the others sum to no small tables."""
+    reduced, log2_most = reduce_network(model, query, control=limits.control), math.log2(limits.entries_allowed)
+    scopes, limit = [f.scope for f in reduced.factors], [min(log2_most, math.log2(limits.table_allowed))]
+    found = hidden_first(scopes, reduced.sizes, reduced.query, limit, log2_most, control=limits.control)
+    if found is None:
+        raise TooLarge(f"tables over the query variables alone take more than 2^{log2_most:.3g} entries")
+    order = [*found[0], *(v for v in reduced.query if v not in reduced.sizes)]
+    return tree_of_reduced(reduced, query, order, max_table=limits.table_allowed, workers=limits.workers)
 
 
 def with_all_states(table: Floats, axis: int, states: Ints, size: int, zero: float) -> Floats:

@@ -97,3 +97,17 @@ class RegionTree:
         """Return a region's children."""
         a = self.arrays
         return a.children[a.child_ptr[region] : a.child_ptr[region + 1]]
+
+    def entropy(self) -> float:
+        """Return the entropy of all regions' variables in nats, by a pass that adds up H(own | separator)."""
+        a, below = self.arrays, list[Floats]()
+        for r, own in enumerate(a.own_states.tolist()):
+            table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]].reshape(-1, own)
+            held: Floats = np.zeros(self.joint_size(r))
+            for slot in range(a.child_ptr[r], a.child_ptr[r + 1]):
+                start = a.map_ptr[slot]
+                held = held + below[int(a.children[slot])][a.gather[start : start + len(held)]]
+            rest = a.rest_query[r] * a.rest_hidden[r]
+            inner = np.repeat(held.reshape(-1, own), rest, axis=0) - np.log(np.where(table > 0.0, table, 1.0))
+            below.append(np.sum(table * inner, axis=1))
+        return float(below[-1][0])

@@ -114,6 +114,25 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class TopMass:
+    """What is known of a list of assignments that `top_mass` asked for.
+
+    Attributes
+    ----------
+    requested, held, is_reached
+        The probability asked for, that of the list, and whether it suffices, within the tolerance and rounding.
+    n, fewest
+        The length of the list, and a proved lower bound on the size of any set that suffices.
+    """
+
+    requested: float
+    held: float
+    is_reached: bool
+    n: int
+    fewest: int
+
+
+@dataclass(frozen=True)
 class HistoryEntry:
     """One moment of a run; logs are natural.
 
@@ -183,7 +202,10 @@ class MapResult:
     located
         With the setting `width` of `frontier`: intervals of the real variables that hold every mode.
     top
-        With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
+        With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown. With
+        `top_mass`, so many of the best that they hold the probability asked for.
+    top_mass
+        With `top_mass`, the probability that `top` holds, and a lower bound on the size of any set that suffices.
     note
         In words, which step before the search a limit cut short; None if none was.
     proof
@@ -238,6 +260,7 @@ class MapResult:
     history: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
     ties: list[dict[str, Label]] | None = None
     top: list[tuple[dict[str, Label], float]] | None = None
+    top_mass: TopMass | None = None
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
@@ -293,7 +316,7 @@ class MapResult:
         data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
-        for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
+        for name in ("top", "top_mass", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
             if data[name] is None:
                 del data[name]
         for name in ("is_density", "is_lower_side"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from certimap.core.model import Model
 
 if TYPE_CHECKING:
-    from certimap.core.result import Certificate, MapResult
+    from certimap.core.result import Certificate, MapResult, TopMass
 
 MAX_VARIABLES = 12  # of an assignment, in a summary
 _RULES = {
@@ -150,6 +150,8 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
             "peaks of the same height were found" if result.is_density else "assignments are exactly as probable"
         )
         rows.append(("ties", f"{len(result.ties)} other {found}"))
+    if result.top_mass is not None:
+        rows.append(("set", _mass_text(result.top_mass)))
     if result.located is not None:
         sides = ", ".join(f"{name} in [{low:.6g}, {high:.6g}]" for name, (low, high) in result.located.items())
         rows.append(("located", f"every mode has {sides}"))
@@ -158,6 +160,14 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
     if result.certified:
         rows.append(("status", result.status.message))
     return rows
+
+
+def _mass_text(mass: TopMass) -> str:
+    """Show what the assignments listed hold, and whether fewer may do."""
+    held = f"{mass.n:,} assignments hold {mass.held:.6g}"
+    if not mass.is_reached:
+        return f"{held} of the {mass.requested:g} asked for; at least {mass.fewest:,} are needed; raise top_k"
+    return f"{held}; {'no fewer do' if mass.fewest == mass.n else f'at least {mass.fewest:,} are needed'}"
 
 
 def _entropy_text(result: MapResult) -> str:

@@ -30,6 +30,7 @@ class QuerySettings(TypedDict, total=False):
     upper_bound: Any
     warm_start: Any
     top_k: int | None
+    top_mass: float | None
     tolerance: float
     workers: int | None
 
@@ -70,6 +71,7 @@ class Request:
     delta: float = 0.01
     tolerance: float = 1e-9  # the relative error that still counts as exact
     top_k: int | None = None  # how many of the most probable assignments the result lists; None: only the answer
+    top_mass: float | None = None  # the probability that the list is to hold; `top_k` is then its largest length
     warm_start: Any = None  # see `certimap.solvers.driver.apply_warm_start`
     upper_bound: ExternalBound | None = None  # an upper bound that another program proved, or None
     proof_bytes: int | None = None  # the largest size of a proof in bytes; None: no proof
@@ -78,6 +80,9 @@ class Request:
 
     def __post_init__(self) -> None:
         check_settings(self.epsilon, self.delta, self.n_answers, "sharp", self.tolerance)
+        accepted = "a probability above 0 and at most 1"
+        if self.top_mass is not None and not 0.0 < check_number("top_mass", self.top_mass, accepted) <= 1.0:
+            raise SolverError(f"top_mass is {self.top_mass}; expected {accepted}")
 
     @classmethod
     def of(cls, **given: Unpack[Settings]) -> Request:
@@ -90,7 +95,7 @@ class Request:
             max_edges = check_whole("max_edges", max_edges, "a whole number not below 0, or None for no limit")
         if device is not None and not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SolverError(f"device is {shown(device)}; expected 'cpu', 'cuda', 'cuda:N' or None")
-        alike = ("epsilon", "delta", "tolerance", "top_k", "warm_start", "proof_bytes")
+        alike = ("epsilon", "delta", "tolerance", "top_k", "top_mass", "warm_start", "proof_bytes")
         values: Any = given
         limits = (values.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory"))
         return cls(
