@@ -20,6 +20,8 @@ from certimap.ask.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.ask.forecasting import estimate_lipschitz as estimate_lipschitz
 from certimap.ask.forecasting import forecast as forecast
 from certimap.ask.imputer import MapImputer as MapImputer
+from certimap.ask.inference import Conflict as Conflict
+from certimap.ask.inference import conflict as conflict
 from certimap.ask.inference import log_evidence as log_evidence
 from certimap.ask.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.ask.inference import log_likelihood as log_likelihood

@@ -50,3 +50,42 @@ def test_mistakes_are_one_sentence(capsys, examples, tmp_path):
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert "Traceback" not in error
+
+
+def test_interventions_on_the_shell(capsys, examples, tmp_path):
+    model, cut = str(examples / "asia.bif"), str(tmp_path / "cut.npz")
+    expected = cm.marginals(cm.read(model).do(tub="yes"), "lung", {"xray": "yes"})["lung"]["yes"]
+    assert main(["marginals", model, "-q", "lung", "-e", "xray=yes", "--do", "tub=yes"]) == 0
+    assert f"yes {expected:.6g}" in capsys.readouterr().out
+    record, proof = str(tmp_path / "r.json"), str(tmp_path / "proof.npz")
+    asking = ["-q", "lung", "-e", "xray=yes", "--do", "tub=yes,smoke=no"]
+    assert main(["solve", model, *asking, "-o", record, "--proof", proof]) == 0
+    assert "do(tub='yes', smoke='no')" in capsys.readouterr().out
+    assert main(["replay", record, model]) == 0
+    assert main(["check", model, proof]) == 1
+    assert main(["check", model, proof, "--do", "tub=yes", "--do", "smoke=no"]) == 0
+    assert main(["convert", model, cut, "--do", "tub=yes,smoke=no"]) == 0
+    assert main(["check", cut, proof]) == 0
+    assert main(["replay", record, cut]) == 0
+    capsys.readouterr()
+    assert main(["solve", model, "-q", "lung", "-e", "tub=no", "--do", "tub=yes"]) == 2
+    assert capsys.readouterr().err == "certimap: the evidence 'no' on variable 'tub' contradicts do(tub='yes')\n"
+    assert main(["solve", model, "-q", "lung", "--do", "tub"]) == 2
+
+
+def test_conflicts_and_stated_probabilities_on_the_shell(capsys, examples, tmp_path):
+    model, rows = str(examples / "asia.bif"), tmp_path / "rows.json"
+    assert main(["conflict", model, "-e", "lung=yes,either=no,smoke=no"]) == 0
+    assert (
+        capsys.readouterr().out
+        == "these observations have probability 0 together:\n  lung    = yes\n  either  = no\n"
+    )
+    assert main(["conflict", model, "-e", "lung=yes,smoke=no", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["score"] == pytest.approx(-1.704748, abs=1e-6)
+    assert main(["conflict", model, "-e", "lung=yes,smoke=no"]) == 0
+    assert "smoke  -1.704748" in capsys.readouterr().out
+    rows.write_text(json.dumps([{"bronc": {"probability": {"yes": 0.3, "no": 0.7}}}, {"xray": "no"}]))
+    record = str(tmp_path / "r.json")
+    assert main(["solve", model, "-q", "bronc", "--evidence-file", str(rows), "-o", record]) == 0
+    assert "0.7  (ln p" in capsys.readouterr().out
+    assert main(["replay", record, model]) == 0

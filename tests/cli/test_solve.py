@@ -78,7 +78,7 @@ def test_json_has_the_documented_keys_and_agrees_with_python(capsys, examples):
         capsys, "solve", examples / "alarm.bif", "--query", "HISTORY,CVP", "--evidence", "HRBP=HIGH", "--rng", 5
     )
     assert set(data) == KEYS
-    assert set(data.pop("asked")) == {"file", "model", "query", "evidence", "settings", "machine"}
+    assert set(data.pop("asked")) == {"file", "model", "do", "query", "evidence", "settings", "machine"}
     assert set(data["certificate"]) == CERTIFICATE_KEYS
     assert set(data["status"]) == {"code", "message"}
     result = cm.map_query(cm.read(examples / "alarm.bif"), ["HISTORY", "CVP"], {"HRBP": "HIGH"}, rng=5)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from certimap.ask.session import SUMMED, Session, cheapest_query, joined, with_conflict
-from certimap.core.arguments import check_whole, flag_checked, keywords_hinted, seed_checked, shown
+from certimap.ask.session import SUMMED, Session, cheapest_query, joined, settled, with_conflict
+from certimap.ask.session import conflict as contradiction
+from certimap.core.arguments import check_whole, flag_checked, is_missing, keywords_hinted, seed_checked, shown
 from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes
 from certimap.core.control import Limits
@@ -17,7 +19,7 @@ from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.model import Model
 from certimap.core.named import needed
 from certimap.core.posterior import Draws, Masses, Posterior
-from certimap.core.query import Query, make_query, names_of
+from certimap.core.query import Evidence, Query, items_of, make_query, names_of
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.solvers.registry import made
@@ -77,14 +79,13 @@ def marginals(
     -----
     Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
     """
-    model, evidence = as_model(model), joined(evidence, virtual_evidence)
-    domain = model.domain
+    model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
+    evidence, domain = settled(model, joined(evidence, virtual_evidence), limits), model.domain
     everything = make_query(domain, None, evidence)
     names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, Floats] = {}
-    limits = limits_of(workers, time_limit, max_memory)
     if not open_names:
         _log_evidence(model, evidence, limits)  # refuses impossible evidence
     else:
@@ -137,8 +138,8 @@ def log_evidence(
     and the exceptions are as in `marginals`. Likelihoods weight the sum: the result is the log of their mean under
     p.
     """
-    model, evidence = as_model(model), joined(evidence, virtual_evidence)
-    return _log_evidence(model, evidence, limits_of(workers, time_limit, max_memory))
+    model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
+    return _log_evidence(model, settled(model, joined(evidence, virtual_evidence), limits), limits)
 
 
 def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
@@ -186,6 +187,62 @@ def _log_mass(model: Any, query: Query) -> float | None:
         ) from None
 
 
+@dataclass(frozen=True)
+class Conflict:
+    """How much the observations e_i of some evidence e contradict each other; all logs in nats.
+
+    Attributes
+    ----------
+    observations
+        A minimal part of the evidence with probability 0 by itself; empty for possible evidence.
+    is_minimal
+        False if time ran out while looking for observations to leave out.
+    score
+        ln p(e) - sum of ln p(e_i): below 0 where the observations are rarer together than independent ones would
+        be (Jensen et al. 1990, with the other sign); -inf for impossible evidence.
+    contributions
+        ln p(e_i | the others) - ln p(e_i) by name, the observation that contradicts the others most first; empty
+        for impossible evidence.
+    """
+
+    observations: Evidence
+    is_minimal: bool
+    score: float
+    contributions: Mapping[str, float]
+
+    def to_frame(self) -> Any:
+        """Return the contributions as a pandas DataFrame with the columns `variable` and `contribution`."""
+        pandas = needed("pandas", "a frame of contributions needs pandas: pip install certimap[pandas]")
+        return pandas.DataFrame(list(self.contributions.items()), columns=["variable", "contribution"])
+
+
+@keywords_hinted()
+def conflict(
+    model: Any,
+    evidence: Any,
+    *,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
+) -> Conflict:
+    """Return which observations have probability 0 together, or else which of them contradict the others most.
+
+    `model`, `evidence`, `workers`, `time_limit`, `max_memory` and the exceptions are as in `marginals`, but
+    impossible evidence raises none. Cost: two sums per observation; if impossible, about k ln n sums for k of n.
+    """
+    model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
+    found = contradiction(model, evidence, limits.control)
+    if found is not None:
+        return Conflict(dict(found[0]), found[1], -math.inf, {})
+    given = {name: x for name, x in items_of(settled(model, evidence, limits)) if not is_missing(x)}
+    total = _log_evidence(model, {}, limits)
+    whole = _log_evidence(model, given, limits) - total
+    alone = {name: _log_evidence(model, {name: x}, limits) - total for name, x in given.items()}
+    rest = {name: _log_evidence(model, {n: x for n, x in given.items() if n != name}, limits) for name in given}
+    swings = {name: whole - (rest[name] - total) - alone[name] for name in given}
+    return Conflict({}, True, whole - math.fsum(alone.values()), dict(sorted(swings.items(), key=lambda s: s[1])))
+
+
 @keywords_hinted()
 def log_evidence_bounds(
     model: Any, evidence: Any = None, *, i_bound: int = 10, iterations: int = 30, time_limit: float | None = None
@@ -209,12 +266,12 @@ def log_evidence_bounds(
         )
     i_bound = check_whole("i_bound", i_bound, "a whole number from 1", QueryError, low=1)
     iterations = check_whole("iterations", iterations, "a whole number from 0", QueryError)
-    budget = Budget(time_limit)
+    control = Budget(time_limit).start()
+    evidence = settled(model, evidence, Limits(control=control))
     try:
         problem = problem_of(model, make_query(model.domain, None, evidence)).problem
     except ImpossibleEvidence as error:
         raise with_conflict(error, model, evidence, Limits()) from None
-    control = budget.start()
     return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 
 
@@ -270,8 +327,8 @@ def sample(
     n = check_whole("n", n, "a whole number of samples from 0", QueryError)
     seed_checked(rng)
     flag_checked("as_frame", as_frame)
-    model = as_model(model)
-    limits = limits_of(workers, time_limit, max_memory)
+    model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
+    evidence = settled(model, evidence, limits)
     posterior = summed(model, variables, evidence, limits)
     if not isinstance(posterior, Draws):
         cut = [model.domain.names[i] for i in make_query(model.domain, variables, evidence).intervals]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from certimap.ask.inference import limits_of, summed
-from certimap.ask.session import Session
+from certimap.ask.session import Session, settled
 from certimap.conversions.from_networks import visible_tree
 from certimap.core.arguments import check_number, keywords_hinted
 from certimap.core.arrays import Floats
@@ -92,14 +92,15 @@ def next_test(
     changes from an exact answer for each state. Where no tree fits, information lies between that about a part of
     the query and the candidate's entropy, and changes count as far as bounds decide them.
     """
-    source, given, names = as_model(model), dict(items_of(evidence)), list[str](names_of(query))
+    source, limits, names = as_model(model), limits_of(workers, time_limit, max_memory), list[str](names_of(query))
+    given = dict(items_of(settled(source, evidence, limits)))
     tests, accepted = _candidates(source, names, candidates, given), "a positive number for each candidate"
     listed_costs = dict(items_of(costs))
     prices = {name: listed_costs.get(name) for name in tests if costs is not None}
     for name, price in prices.items():
         if not 0.0 < check_number(f"the cost of {name!r}", price, accepted, QueryError) < math.inf:
             raise QueryError(f"the cost of {name!r} is {price}; expected {accepted}")
-    expected = _Expected(source, names, given, limits_of(workers, time_limit, max_memory))
+    expected = _Expected(source, names, given, limits)
     gains = {name: Gain(*expected.information(name), *expected.change(name), prices.get(name)) for name in tests}
     return NextTest(sorted(gains.items(), key=lambda item: -item[1].information / (item[1].cost or 1.0)))
 

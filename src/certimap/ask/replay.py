@@ -21,14 +21,15 @@ import numpy as np
 
 from certimap import __version__
 from certimap.ask.api import map_query
+from certimap.ask.session import settled
 from certimap.core.arguments import Record, is_dict, is_list
-from certimap.core.control import physical_memory
+from certimap.core.control import Limits, physical_memory
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, parsed_json
-from certimap.io.native import fingerprint
+from certimap.io.native import decoded_label, encoded_label, fingerprint
 from certimap.solvers.request import Settings
 
 SETTINGS = tuple(name for name in Settings.__annotations__ if name not in ("workers", "proof_bytes"))
@@ -57,8 +58,9 @@ def asked(
     return {
         **({} if file is None else {"file": file}),
         "model": fingerprint(model) if model_fingerprint is None else model_fingerprint,
+        "do": {n: encoded_label(x, n) for n, x in domain.interventions.items()},
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
-        "evidence": _written_evidence(domain, evidence),
+        "evidence": _written_evidence(domain, settled(model, evidence, Limits())),
         "settings": {
             name: _written_starts(domain, value) if name == "warm_start" else value
             for name in SETTINGS
@@ -149,6 +151,7 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
     how: Record = entries["asked"]
     kinds: Record = {"model": str, "query": (list, type(None))} | dict.fromkeys(_OBJECTS, dict)
     wrong = [name for name, kind in kinds.items() if name not in how or not isinstance(how[name], kind)]
+    wrong += [] if is_dict(how.get("do", {})) else ["do"]
     wrong += [] if "settings" in wrong else [name for name in how["settings"] if name not in SETTINGS]
     if wrong or not isinstance(entries.get("seed"), int):
         raise ParseError(f"{what} has a damaged entry {(wrong or ['seed'])[0]!r} of what was asked", path)
@@ -220,6 +223,9 @@ def replay(
     """
     how = record["asked"]
     own = fingerprint(model) if model_fingerprint is None else model_fingerprint
+    if own != how["model"] and how.get("do"):  # the record is of this model after interventions
+        model = model.do({name: decoded_label(x) for name, x in dict(how["do"]).items()})
+        own = fingerprint(model)
     if own != how["model"]:
         raise ModelError(f"the record is of another model: its fingerprint is {how['model']}, this one's is {own}")
     settings: Record = dict(how["settings"])

@@ -19,7 +19,7 @@ from certimap.core.arguments import is_missing
 from certimap.core.control import Control, Limits, TimeUp, controlled_by
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
-from certimap.core.query import Evidence, Query, items_of, make_query
+from certimap.core.query import Evidence, Query, items_of, make_query, stated
 from certimap.core.result import MapResult, Origin, Status
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 from certimap.solvers.covering import run
@@ -102,13 +102,30 @@ def joined(evidence: Any, virtual: Any) -> Any:
     return with_virtual_evidence(evidence, virtual)
 
 
+def settled(model: Model, evidence: Any, limits: Limits) -> Any:
+    """Return evidence in which likelihoods stand for the probabilities that it states."""
+    targets = stated(model.domain, evidence)
+    if not targets:
+        return evidence
+    rest = {name: value for name, value in items_of(evidence) if name not in targets}
+    from certimap.ask.jeffrey import likelihoods
+
+    try:
+        found = likelihoods(model, targets, rest, limits)
+    except ImpossibleEvidence as error:
+        raise with_conflict(error, model, evidence, limits) from None
+    return {**rest, **{name: {"log_likelihood": own.tolist()} for name, own in found.items()}}
+
+
 def _is_impossible(model: Model, evidence: Evidence, control: Control) -> bool:
     """Whether evidence has probability 0; if sums are too large, False may mean unknown."""
     from certimap.conversions import condition
 
-    query = cheapest_query(model, evidence)
-    limits = Limits(control=control)
+    soft = stated(model.domain, evidence)
+    possible = {name: {"likelihood": (own > 0.0).astype(np.float64)} for name, own in soft.items()}
+    evidence, limits = {**evidence, **possible}, Limits(control=control)
     try:
+        query = cheapest_query(model, evidence)
         condition(model, query, wants=wants_of(SUMMED), limits=limits)
     except ImpossibleEvidence:
         return True
@@ -154,7 +171,8 @@ class Session:
         if isinstance(self.model, Posterior) and variables is None and evidence is None:
             return None
         model = askable(self.model)
-        return make_query(model.domain, variables, evidence, hidden=model.hidden)
+        limits = replace(self.request.limits, control=self.request.budget.start())
+        return make_query(model.domain, variables, settled(model, evidence, limits), hidden=model.hidden)
 
     def posterior(self, query: Query | None, control: Control) -> Posterior:
         """Return the posterior that the solver works on; raises TimeUp, and TooLarge where none fits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from certimap import io
 from certimap.cli import options
 from certimap.cli.options import EncodingOption, EvidenceOptions, JsonOption, ModelArgument, argument, option
 from certimap.cli.solve import print_rows
+from certimap.core.result import json_ready
 from certimap.errors import SolverError
 from certimap.io.files import write_text
 from certimap.io.formats import suffixes
@@ -90,9 +92,10 @@ def convert(
             help="Weights of literals for .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."
         ),
     ] = None,
+    do: options.DoOption = None,
 ) -> None:
     """Write model A as B; the suffixes name the formats, each also with .gz. Text is written in UTF-8."""
-    io.write(io.read(source, encoding=encoding, weights=weights), target)
+    io.write(options.after(do, io.read(source, encoding=encoding, weights=weights)), target)
 
 
 def explain(
@@ -109,6 +112,24 @@ def explain(
     source, variables, given = case.read_case(query_file)
     found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
     print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+
+
+def conflict(
+    case: EvidenceOptions,
+    time_limit: Annotated[float | None, option(help="Seconds.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which observations have probability 0 together, or else which of them contradict the others most."""
+    source, _, given = case.read_case()
+    found = certimap.conflict(source, given, time_limit=time_limit)
+    if as_json:
+        print(json.dumps(json_ready(asdict(found)), indent=2))
+        return
+    heading = f"ln p(e) - sum of ln p(e_i) = {found.score:.6f}; by observation:"
+    is_possible = found.score > -math.inf
+    print(heading if is_possible else "these observations have probability 0 together:")
+    shown = found.contributions if is_possible else found.observations
+    print_rows(((name, f"{x:.6f}" if is_possible else f"= {x}") for name, x in shown.items()), "  ")
 
 
 REJECTED = DIFFERENT = 1  # exit codes
@@ -131,12 +152,13 @@ def check(
         ),
     ] = "2G",
     encoding: EncodingOption = None,
+    do: options.DoOption = None,
 ) -> None:
     """Check a proof by code that shares nothing with what found the answer.
 
     Exits with 0 when the claim is proved, and with 1 when it is not.
     """
-    found = certimap.read(model, encoding=encoding)
+    found = options.after(do, certimap.read(model, encoding=encoding))
     n_bytes = options.parse_size(max_memory)
     verdict = certimap.check(found, proof, exact=exact, time_limit=time_limit, max_memory=n_bytes)
     print(verdict.message)
@@ -304,4 +326,4 @@ def kernels(
         )
 
 
-SHORT = (check, replay, report, explain, convert, marginals, next_, sample, learn, kernels)
+SHORT = (check, replay, report, explain, conflict, convert, marginals, next_, sample, learn, kernels)

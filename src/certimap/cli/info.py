@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import certimap
+from certimap.ask.session import settled
 from certimap.cli.options import EvidenceOptions, JsonOption, QueryFileOption
 from certimap.cli.solve import print_rows
 from certimap.core.arguments import is_list
@@ -40,11 +41,12 @@ def info(
     source, variables, given = case.read_case(query_file)
     domain: Domain = source.domain
     facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
+    facts |= {"after": domain.done} if domain.interventions else {}
     if domain.is_discrete:
         facts["log10_joint_states"] = domain.log_size / math.log(10.0)
     one = None
     if any(given is not None for given in (case.query, case.evidence, case.evidence_file, query_file)):
-        one = make_query(domain, variables, given, hidden=source.hidden)
+        one = make_query(domain, variables, settled(source, given, Limits()), hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)

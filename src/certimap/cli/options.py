@@ -58,6 +58,11 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
     return evidence
 
 
+def after(interventions: Sequence[str] | None, model: Model) -> Model:
+    """Return the model after the interventions of --do, which are written as evidence is."""
+    return model.do(parse_evidence(interventions, model.domain)) if interventions else model
+
+
 def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
     """Parse --upper-bound, SOURCE:log_joint=X or SOURCE:log_prob=X, for `map_query`."""
     if text is None:
@@ -178,6 +183,10 @@ SeparatorOption = Annotated[
         "Otherwise the first four are tried.",
     ),
 ]
+DoOption = Annotated[
+    list[str] | None,
+    option("--do", metavar="X=a,Y=b", help="States set from outside; parents are cut; repeatable."),
+]
 SettingsOption = Annotated[
     list[str] | None, option("--set", metavar="NAME=VALUE", help="A setting of the method; repeatable.")
 ]
@@ -208,6 +217,7 @@ class EvidenceOptions:
     evid_kind: Annotated[EvidLayout | None, option("--evid-kind", help="How an ambiguous .evid is read.")] = None
     encoding: EncodingOption = None
     separator: SeparatorOption = None
+    do: DoOption = None
 
     @property
     def text(self) -> TextOptions:
@@ -215,7 +225,7 @@ class EvidenceOptions:
         return TextOptions(self.encoding, self.separator, None if self.evid_kind is None else self.evid_kind.value)
 
     def read_model(self) -> Model:
-        return certimap.read(self.model, encoding=self.encoding)
+        return after(self.do, certimap.read(self.model, encoding=self.encoding))
 
     def rows(self, domain: Domain, query_file: Path | None = None) -> list[BatchRow]:
         """Join options and files into queries: one, or one per case of a file."""

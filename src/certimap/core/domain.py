@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,10 +185,13 @@ class Domain:
     offsets
         int64, shape (n + 1,): variable i owns columns `offsets[i]:offsets[i+1]` of every array of
         shape (..., total_states).
+    interventions
+        The label (the number of a real variable, which is then no variable any more) that `do` set, by name.
     """
 
-    def __init__(self, variables: Iterable[Variable]) -> None:
+    def __init__(self, variables: Iterable[Variable], interventions: Mapping[str, Label] | None = None) -> None:
         self.variables: tuple[Variable, ...] = tuple(variables)
+        self.interventions: dict[str, Label] = dict(interventions or {})
         for v in self.variables:
             if not isinstance(v, Categorical | Real):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ModelError(f"{v!r} is no variable; expected a Categorical or a Real")
@@ -230,6 +233,12 @@ class Domain:
         """The natural log of the number of joint states; inf with a real variable."""
         return float(np.sum(np.log(self.n_states))) if self.is_discrete else math.inf
 
+    @property
+    def done(self) -> str:
+        """The interventions as text, such as do(smoke='no'); empty without any."""
+        pairs = ", ".join(f"{name}={label!r}" for name, label in self.interventions.items())
+        return f"do({pairs})" if pairs else ""
+
     def __len__(self) -> int:
         return len(self.variables)
 
@@ -256,6 +265,8 @@ class Domain:
         if isinstance(name, str) and name in self._index:
             return self._index[name]
         text = str(name)
+        if text in self.interventions:
+            raise QueryError(f"{name!r} is no variable any more: {self.done} set it")
         if not isinstance(name, str) and text in self._index:
             raise QueryError(f"{name!r} is no variable of the model; names are text: give {text!r}")
         meant = f"its variables are {_shown(self.names)}{did_you_mean(text, self._index)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from certimap.core.control import Limits
-from certimap.core.domain import Domain
+from certimap.core.domain import Domain, Label
+from certimap.errors import QueryError
 
 if TYPE_CHECKING:
     from certimap.core.posterior import Posterior
@@ -94,6 +95,13 @@ class Model:
         limits, before memory is taken.
         """
         return conversions().condition(self, query, limits=limits)
+
+    def do(self, states: Mapping[str, Label] | None = None, /, **more: Label) -> Model:
+        """Refuse interventions (`states`, `more`) with QueryError; `BayesianNetwork.do` allows them."""
+        raise QueryError(
+            f"a {type(self).__name__} does not tell causes from effects; do() expected a BayesianNetwork or a "
+            "LinearGaussianNetwork"
+        )
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
         """Write the model to a file, whole or not at all.

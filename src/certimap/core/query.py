@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.arguments import is_iterable, is_mapping, is_missing, is_sequence, is_set
+from certimap.core.arguments import Record, is_iterable, is_mapping, is_missing, is_sequence, is_set, shown
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label, Real, as_real
-from certimap.errors import CertimapError, QueryError
+from certimap.errors import CertimapError, ImpossibleEvidence, QueryError
 
 Evidence = Mapping[str, Any]  # by name, in the forms that `make_query` accepts
-_FORMS = ("states", "likelihood", "log_likelihood")
+LARGEST = float(np.finfo(np.float64).max)
+_FORMS = ("states", "likelihood", "log_likelihood", "probability")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +90,8 @@ def make_query(
           are not all states, or a mapping from labels to weights (0 for a missing label);
         - `{"log_likelihood": ...}`: natural logs of weights, as a list or a mapping (-inf for a missing label).
 
-        A list that could be either states or weights is refused. For a real variable a value is a number, or
-        (low, high) for an interval.
+        `{"probability": ...}` takes a model, as `map_query` has, and is refused here. So is a list that could be
+        either states or weights. For a real variable a value is a number, or (low, high) for an interval.
     hidden
         Names that `variables=None` leaves out (see `Model.hidden`).
 
@@ -102,7 +103,7 @@ def make_query(
     ------
     QueryError
         For an unknown name or state, a query variable with hard evidence, an empty query, or weights
-        that are negative, not finite, or all zero.
+        that are negative, not finite, or all zero. ImpossibleEvidence for a state that `do` excludes.
     """
     log_weights = np.zeros(domain.total_states)
     values: dict[int, float] = {}
@@ -131,6 +132,12 @@ def make_query(
             observed.add(i)
     observed.update(labelled)
     _set_labelled(log_weights, domain, labelled)
+    for name, label in domain.interventions.items():
+        if name not in domain or not isinstance(variable := domain[name], Categorical):  # a real one is cut out
+            continue
+        if log_weights[domain.offsets[domain.index(name)] + variable.index(label)] == -math.inf:
+            given = shown(dict(items_of(evidence))[name])
+            raise ImpossibleEvidence(f"the evidence {given} on variable {name!r} contradicts {domain.done}")
     positions = _query_positions(domain, variables, observed, hidden)
     return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
 
@@ -207,7 +214,11 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[Floats, bool]:
     if form is not None:
         if form == "states":
             return _of_states(variable, list(value[form])), False
-        return _of_likelihood(variable, value[form], in_logs=form == "log_likelihood"), False
+        if form == "probability":
+            raise QueryError(
+                f"the probability of {variable.name!r} takes a model; expected a likelihood without one"
+            )
+        return _of_likelihood(variable, value[form], form), False
     if isinstance(value, Mapping):
         return _of_likelihood(variable, value), False
     if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
@@ -217,8 +228,34 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[Floats, bool]:
     return weights, True
 
 
+def stated(domain: Domain, evidence: Any) -> dict[str, Floats]:
+    """Return the probability of each state of the variables with evidence {"probability": ...}, by name."""
+    found: dict[str, Floats] = {}
+    for name, value in items_of(evidence):
+        if explicit_form(value) != "probability" or not isinstance(variable := domain[name], Categorical):
+            continue
+        given = np.exp(_of_likelihood(variable, value["probability"], "probability"))
+        if not abs(total := float(given.sum()) - 1.0) <= 1e-6:
+            raise QueryError(f"the probabilities of variable {name!r} add up to {total + 1.0:.9g}; expected 1")
+        found[name] = given / given.sum()
+    return found
+
+
+def interventions_of(domain: Domain, states: Any, more: Mapping[str, Label]) -> Record:
+    """Return the label or finite number, by name, that `do(states, **more)` sets; raise QueryError for another."""
+    found: Record = {}
+    for name, value in [*items_of(states), *more.items()]:
+        if name in found:
+            raise QueryError(f"do() sets variable {name!r} twice; expected once")
+        if isinstance(variable := domain[name], Real):
+            found[name] = as_real(Real(name, -LARGEST, LARGEST), value)
+        else:
+            found[name] = variable.states[variable.index(value)]
+    return found
+
+
 def explicit_form(value: Any) -> str | None:
-    """Return the key of {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}, else None."""
+    """Return the key of {"states": [...]}, {"likelihood": ...} and their kind (`_FORMS`), else None."""
     # the content must be a container, unlike a single weight, so that a state may have such a name too
     if is_mapping(value) and len(value) == 1:
         name, content = next(iter(value.items()))
@@ -277,9 +314,9 @@ def _as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> Floats:
+def _of_likelihood(variable: Categorical, content: Any, form: str = "likelihood") -> Floats:
     """Return log weights of all states from weights in order or by label; a missing label has weight 0."""
-    name = "log likelihood" if in_logs else "likelihood"
+    name, in_logs = form.replace("_", " "), form == "log_likelihood"
     weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
     if is_mapping(content):
         places, items = [variable.index(label) for label in content], list(content.values())
@@ -300,9 +337,10 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
             )
         weights[place] = weight
     if not np.any(weights > (-math.inf if in_logs else 0.0)):
-        way = "" if in_logs else "; numbers too small for a float can be given as {'log_likelihood': [...]}"
+        way = "; numbers too small for a float can be given as {'log_likelihood': [...]}"
         raise QueryError(
-            f"the {name} of variable {variable.name!r} excludes every state ({items!r}); one must remain{way}"
+            f"the {name} of variable {variable.name!r} excludes every state ({items!r}); one must remain"
+            f"{way if form == 'likelihood' else ''}"
         )
     if in_logs:
         return weights

@@ -120,6 +120,7 @@ def warnings_of(result: MapResult) -> list[str]:
 def facts_of(result: MapResult) -> list[tuple[str, str]]:
     """Return the facts about an answer as (name, text) pairs."""
     name = "density" if result.is_density else "probability"
+    model = None if result.origin is None else result.origin.model
     rows = [(name, _with_log(result.log_prob, "ln p"))]
     if result.log_prob is None:
         rows = [("joint value", _with_log(result.log_joint, "ln"))]
@@ -134,10 +135,11 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
         bound = f"{sides}  (ln: {log_text(low)} to {log_text(high)})"
     rows.append(("bounds", bound))
     if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
-        model = None if result.origin is None else result.origin.model
         is_total = isinstance(model, Model) and not model.is_normalised
         name, log_name = ("total", "ln") if is_total else ("evidence", "ln p(e)")
         rows.append((name, _with_log(result.log_evidence, log_name)))
+    if isinstance(model, Model) and model.domain.interventions:
+        rows.append(("after", model.domain.done))
     rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
     if result.certificate.rule is not None:
         rows.append(("because", _RULES[result.certificate.rule]))

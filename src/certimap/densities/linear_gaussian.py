@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arguments import shown
 from certimap.core.arrays import Floats, Ints
-from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Label, Real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
-from certimap.core.query import Query, make_query
+from certimap.core.query import Query, interventions_of, make_query
 from certimap.densities.gaussian_mixture import EPS, GaussianMixture, largest_error
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
@@ -121,7 +121,25 @@ class LinearGaussianNetwork(Model):
         )
 
     def __repr__(self) -> str:
-        return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
+        done = self.domain.done and f", {self.domain.done}"
+        return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones{done})"
+
+    def do(self, states: Mapping[str, Label] | None = None, /, **more: Label) -> LinearGaussianNetwork:
+        """Return the network after interventions: variables have the given states or numbers.
+
+        `states`, `more` and errors as in `BayesianNetwork.do`. Numbers of real variables go into the intercepts of
+        the others, of which at least one must be left.
+        """
+        done = interventions_of(self.domain, states, more)
+        numbers = {name: x for name, x in done.items() if not self.domain[name].n_states}
+        labels = {name: label for name, label in done.items() if name not in numbers}
+        discrete = self.discrete.do(labels) if self.discrete is not None and labels else self.discrete
+        nodes = [_without(self.domain, node, numbers) for node in self.nodes if node.variable not in numbers]
+        if not nodes:
+            raise QueryError(f"do() sets every real variable ({', '.join(numbers)}); expected one that is left")
+        changed = LinearGaussianNetwork(nodes, discrete)
+        changed.domain = Domain(changed.domain.variables, {**self.domain.interventions, **done})
+        return changed
 
     def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
         """Yield the equation of each real variable, parents first, for networks without discrete variables.
@@ -291,6 +309,16 @@ def _checked(domain: Domain, node: LinearGaussian) -> _Node:
             f"the sd of variable {name!r} is {np.asarray(node.sd).tolist()}; expected positive numbers"
         )
     return _Node(real, discrete, intercept, coefficients, sd)
+
+
+def _without(domain: Domain, node: LinearGaussian, numbers: Mapping[str, float]) -> LinearGaussian:
+    """Return a node whose equation has numbers in place of some real parents."""
+    real = [parent for parent in node.parents if not domain[parent].n_states]
+    is_fixed, coefficients = np.isin(real, list(numbers)), np.asarray(node.coefficients)
+    shift = coefficients[..., is_fixed] @ np.array([numbers[parent] for parent in real if parent in numbers])
+    above = [parent for parent in node.parents if parent not in numbers]
+    intercept, rest = np.asarray(node.intercept) + shift, coefficients[..., ~is_fixed]
+    return LinearGaussian(node.variable, above, intercept, rest, node.sd)
 
 
 def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | None = None) -> Floats:

@@ -20,9 +20,10 @@ import numpy as np
 
 from certimap.ask.api import condition
 from certimap.ask.inference import log_evidence, marginals
-from certimap.ask.session import Session
+from certimap.ask.session import Session, settled
 from certimap.core.arguments import Record, check_whole, keywords_hinted, shown
 from certimap.core.arrays import Floats
+from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
@@ -380,11 +381,11 @@ def explain(
         raise QueryError(f"a {type(model).__name__} is a posterior, whose evidence is fixed; expected a model")
     source = as_model(model)
     n_entries = check_whole("n_entries", n_entries, "a whole number from 0", QueryError)
-    given = dict(items_of(evidence))
+    given = dict(items_of(settled(source, evidence, Limits())))
     query = make_query(source.domain, variables, given, hidden=source.hidden)
     names = [source.domain.names[int(i)] for i in query.variables]
     if answer is not None:
-        _check_answer(answer, query, names)
+        _check_answer(answer, query, names, source)
     request = Request.of(epsilon=0.0, delta=0.0, time_limit=time_limit, workers=workers)
     ask = Asking(source, names, request, seed_of(rng))
     is_real = not query.query_domain.is_discrete  # the next best point of a density lies beside the best
@@ -417,14 +418,16 @@ def explain(
     return Explanation(answer, lead, removed, kept, free, found, gone)
 
 
-def _check_answer(answer: MapResult, query: Query, names: list[str]) -> None:
+def _check_answer(answer: MapResult, query: Query, names: list[str], model: Model) -> None:
     """Raise QueryError unless `answer` is one to the query."""
     if not isinstance(answer, MapResult):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise QueryError(f"the answer is {shown(answer)}; expected a result of map_query")
     own = sorted(answer.assignment)
     if own != sorted(names):
         raise QueryError(f"the answer is to a query of {shown(own)}, and the query is of {shown(names)}")
-    if answer.origin is not None and make_query(query.domain, names, answer.origin.ask()[1]).key != query.key:
+    if answer.origin is None:
+        return
+    if make_query(query.domain, names, settled(model, answer.origin.ask()[1], Limits())).key != query.key:
         raise QueryError("the answer is to a query with other evidence; leave answer out to find it anew")
 
 

@@ -169,6 +169,7 @@ class StoredModel(TypedDict):
     kind: str
     domain: list[StoredVariable]
     hidden: NotRequired[list[str]]
+    interventions: NotRequired[dict[str, Label]]
 
 
 VERSION = 2  # version 1, without factors in logs, is also read, and written for models without them
@@ -194,6 +195,8 @@ def write_native(model: Any, path: AnyPath) -> None:
     meta: StoredModel = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
     if isinstance(model, Network) and model.hidden:
         meta["hidden"] = sorted(model.hidden)
+    if model.domain.interventions:
+        meta["interventions"] = {n: encoded_label(x, n) for n, x in model.domain.interventions.items()}
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -237,7 +240,8 @@ def read_native(path: AnyPath) -> Any:
     if version not in (1, VERSION):
         raise ParseError(f"has the format version {version!r}; expected 1 or {VERSION}", path)
     try:
-        return _from_arrays(kind, _decoded_domain(encoded), arrays, meta.get("hidden", ()))
+        done = {str(name): decoded_label(x) for name, x in dict(meta.get("interventions", {})).items()}
+        return _from_arrays(kind, _decoded_domain(encoded, done), arrays, meta.get("hidden", ()))
     except CertimapError as error:
         raise ParseError(str(error), path) from None
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
@@ -265,7 +269,9 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
     if kind == "circuit":
         return circuit_of_arrays(domain, arrays)
     if kind == "linear-gaussian":
-        return _linear_gaussian(domain, arrays)
+        found = _linear_gaussian(domain, arrays)
+        found.domain = domain  # with its interventions
+        return found
     if kind in _NETWORKS:
         return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
@@ -312,14 +318,14 @@ def _encoded_domain(domain: Domain) -> list[StoredVariable]:
     ]
 
 
-def _decoded_domain(encoded: Any) -> Domain:
+def _decoded_domain(encoded: Any, interventions: Mapping[str, Label]) -> Domain:
     variables: list[Variable] = []
     for item in encoded:
         if "states" in item:
             variables.append(Categorical(str(item["name"]), tuple(decoded_label(s) for s in item["states"])))
         else:
             variables.append(Real(str(item["name"]), float(item["interval"][0]), float(item["interval"][1])))
-    return Domain(variables)
+    return Domain(variables, interventions)
 
 
 def encoded_label(label: Any, variable: str) -> Any:

@@ -20,7 +20,7 @@ from certimap.core.arguments import check_whole, is_mapping, is_tuple
 from certimap.core.arrays import Floats, Ints16
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
-from certimap.core.query import names_of
+from certimap.core.query import interventions_of, names_of
 from certimap.errors import ModelError, QueryError, did_you_mean
 from certimap.networks.factor import Factor, log_sum
 from certimap.networks.network import Network
@@ -197,6 +197,19 @@ class BayesianNetwork(Network):
     def relevant(self, variables: set[int]) -> set[int]:
         """Return the positions `variables` with those of all their ancestors; all others are barren."""
         return ancestors(self.parents, variables | self._gates)
+
+    def do(self, states: Mapping[str, Label] | None = None, /, **more: Label) -> BayesianNetwork:
+        """Return the network after interventions: variables have the given states, whatever their parents.
+
+        `states` maps names to labels, `more` has them as keywords: `do(smoke="no")`. Parents are cut (Pearl 2009);
+        evidence of another state is refused, and `domain.interventions` records them. A row of zeros that becomes
+        reachable takes its weight away. Raises QueryError for unknown names and labels.
+        """
+        done, factors = interventions_of(self.domain, states, more), list(self.factors)
+        for i, label in ((self.domain.index(name), label) for name, label in done.items()):
+            factors[i] = Factor((i,), np.eye(self.domain.n_states[i])[_position(self.domain, i, label)])
+        domain = Domain(self.domain.variables, {**self.domain.interventions, **done})
+        return BayesianNetwork(domain, factors, self.hidden)
 
     def log_prob(self, points: Points) -> Floats:
         """Return ln p (nats, -inf where impossible) of full assignments `points`, shapes as in `log_joint`.

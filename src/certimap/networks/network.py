@@ -61,7 +61,8 @@ class Network(Model):
         self.owners = tuple(owners)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.domain)} variables, {len(self.factors)} factors)"
+        done = self.domain.done and f", {self.domain.done}"
+        return f"{type(self).__name__}({len(self.domain)} variables, {len(self.factors)} factors{done})"
 
     def relevant(self, variables: set[int]) -> set[int]:
         """Return the variables that the marginal of some variables depends on."""

@@ -110,3 +110,55 @@ def test_a_search_that_is_cut_short_says_so():
     conflict(asia, EVIDENCE)  # compiles what it needs
     assert conflict(asia, EVIDENCE, patience=0.0) == (EVIDENCE, False)
     assert conflict(asia, {"tub": "yes", "smoke": None}) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["network", "circuit", "markov"]))
+def test_scores_and_contributions_are_those_of_enumeration(seed, kind):
+    network = random_network(seed)
+    rng = np.random.default_rng([seed, 2])
+    chosen = rng.choice(network.domain.names, size=int(rng.integers(1, 5)), replace=False).tolist()
+    row = network.domain.decode(network.sample(1, rng)[0])
+    evidence = {name: row[name] if rng.random() < 0.9 else int(rng.integers(2)) for name in chosen}
+    doubled = cm.MarkovNetwork(network.domain, [*network.factors, cm.Factor((), 2.0)])
+    found = cm.conflict({"network": network, "circuit": network.compile(), "markov": doubled}[kind], evidence)
+    if probability(network, evidence) == 0.0:
+        assert found.score == -np.inf
+        assert found.is_minimal
+        assert probability(network, found.observations) == 0.0
+        assert not found.contributions
+        return
+
+    def log_p(part):
+        return float(np.log(probability(network, part)))
+
+    alone = {name: log_p({name: value}) for name, value in evidence.items()}
+    assert found.score == pytest.approx(log_p(evidence) - sum(alone.values()), abs=1e-9)
+    assert not found.observations
+    rest = {name: log_p({n: v for n, v in evidence.items() if n != name}) for name in evidence}
+    expected = {name: log_p(evidence) - rest[name] - alone[name] for name in evidence}
+    assert dict(found.contributions) == pytest.approx(expected, abs=1e-9)
+    assert list(found.contributions.values()) == sorted(found.contributions.values())
+
+
+def test_conflicts_of_every_kind_of_evidence():
+    asia = cm.read("examples/asia.bif")
+    found = cm.conflict(asia, {"lung": "yes", "smoke": "no", "xray": "no", "asia": None})
+    assert next(iter(found.contributions)) == "lung"
+    assert found.to_frame().columns.tolist() == ["variable", "contribution"]
+    assert found.to_frame()["variable"].tolist() == list(found.contributions)
+    assert cm.conflict(asia, {}).score == 0.0
+    assert cm.conflict(asia, EVIDENCE).observations == {"tub": "yes", "either": "no"}
+    assert cm.conflict(asia.do(smoke="no"), {"smoke": "yes", "xray": "no"}).observations == {"smoke": "yes"}
+    stated = {"either": {"probability": [0.0, 1.0]}, "bronc": "no", "lung": "yes"}
+    assert list(cm.conflict(asia, stated).observations) == ["either", "lung"]
+    soft = cm.conflict(asia, {"either": {"probability": [0.2, 0.8]}, "lung": "no"})
+    assert -np.inf < soft.score
+    real = cm.LinearGaussianNetwork([cm.LinearGaussian("x"), cm.LinearGaussian("y", ["x"], 0.0, [2.0], 0.5)])
+    both = cm.conflict(real, {"x": 2.0, "y": -4.0})
+    assert both.score == pytest.approx(
+        cm.log_evidence(real, {"x": 2.0, "y": -4.0})
+        - sum(cm.log_evidence(real, {name: value}) for name, value in {"x": 2.0, "y": -4.0}.items())
+    )
+    with pytest.raises(cm.errors.QueryError, match="'lunge' is no variable"):
+        cm.conflict(asia, {"lunge": "yes"})
