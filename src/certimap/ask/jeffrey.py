@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -17,6 +18,7 @@ from certimap.core.model import Model
 from certimap.core.posterior import Draws, Masses
 from certimap.core.query import Evidence, make_query
 from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
+from certimap.networks.network import Network
 
 TOLERANCE = 1e-9  # between a stated probability and the one found
 PATIENCE = 300  # steps per variable within which the largest difference must halve
@@ -71,6 +73,9 @@ def _marginals(model: Model, names: Sequence[str], rest: Evidence, limits: Limit
         return {n: log_sum(joint, tuple(a for a in axes if a != k)) for k, n in enumerate(names)}
 
     if math.prod(sizes) > MOST_CELLS:
+        if isinstance(model, Network):  # compiled once, not at each step
+            with suppress(TooLarge):
+                model, rest = model.compile_query(make_query(model.domain, names, rest)), {}
         return of_sums
     posterior = _summed(model, names, rest, limits)
     points = np.indices(sizes).reshape(len(sizes), -1).T
