@@ -62,6 +62,11 @@ def test_interventions_on_the_shell(capsys, examples, tmp_path):
     assert main(["solve", model, *asking, "-o", record, "--proof", proof]) == 0
     assert "do(tub='yes', smoke='no')" in capsys.readouterr().out
     assert main(["replay", record, model]) == 0
+    page = tmp_path / "r.html"
+    assert main(["report", record, "-o", str(page)]) == 0
+    assert "most probable together, after do(tub=" in page.read_text()
+    assert main(["explain", model, *asking]) == 0
+    assert "The answer after do(tub='yes', smoke='no')\n" in capsys.readouterr().out
     assert main(["check", model, proof]) == 1
     assert main(["check", model, proof, "--do", "tub=yes", "--do", "smoke=no"]) == 0
     assert main(["convert", model, cut, "--do", "tub=yes,smoke=no"]) == 0

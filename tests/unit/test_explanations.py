@@ -253,3 +253,9 @@ def test_an_interrupt_ends_all_questions(monkeypatch):
     monkeypatch.setattr(questions.Session, "answer", lambda *_: cut)
     with pytest.raises(KeyboardInterrupt):
         cm.explain(network, ["a"], {"d": 1})
+
+
+def test_an_answer_without_its_model_is_explained():
+    asia = cm.read("examples/asia.bif").do(smoke="no")
+    alone = pickle.loads(pickle.dumps(cm.map_query(asia, ["lung"], {"xray": "yes"})))
+    assert "The answer\n" in str(cm.explain(asia, ["lung"], {"xray": "yes"}, answer=alone, n_entries=0))

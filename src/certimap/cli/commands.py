@@ -125,11 +125,11 @@ def conflict(
     if as_json:
         print(json.dumps(json_ready(asdict(found)), indent=2))
         return
-    heading = f"ln p(e) - sum of ln p(e_i) = {found.score:.6f}; by observation:"
-    is_possible = found.score > -math.inf
-    print(heading if is_possible else "these observations have probability 0 together:")
-    shown = found.contributions if is_possible else found.observations
-    print_rows(((name, f"{x:.6f}" if is_possible else f"= {x}") for name, x in shown.items()), "  ")
+    rows = [(name, f"= {value}") for name, value in found.observations.items()]
+    rows += [(name, f"{value:.6f}") for name, value in found.contributions.items()]
+    text = f"ln p(e) - sum of ln p(e_i) = {found.score:.6f}; by observation:"
+    print(text if found.score > -math.inf else "these observations have probability 0 together:")
+    print_rows(rows, "  ")
 
 
 REJECTED = DIFFERENT = 1  # exit codes

@@ -127,7 +127,10 @@ class Explanation:
             yield "Another assignment is more probable than the one to be explained; it is explained here."
             yield ""
         if with_answer or self.superseded is not None:
-            yield "The answer"
+            origin = self.answer.origin
+            model = None if origin is None else origin.model
+            done = isinstance(model, Model) and model.domain.done
+            yield f"The answer after {done}" if done else "The answer"
             yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
             yield f"  proved: {self.answer.certificate.kind}"
         if self.lead is not None:

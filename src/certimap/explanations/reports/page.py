@@ -315,6 +315,8 @@ def _question(asked: Record, result: MapResult) -> str:
     lead = f"<p>Which states of {escaped(what)} ({counted}) are the most probable together"
     if result.is_density:
         lead = f"<p>At which values of {escaped(what)} ({counted}) is the density highest"
+    done = ", ".join(f"{name}={label!r}" for name, label in asked.get("do", {}).items())
+    lead += f", after do({escaped(done)})" if done else ""
     if not asked["evidence"]:
         return f"{lead}, with nothing observed?</p>"
     rows = [(name, _observed(form)) for name, form in asked["evidence"].items()]
