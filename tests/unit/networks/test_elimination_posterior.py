@@ -15,7 +15,7 @@ from certimap.core.box import Boxes
 from certimap.core.probing import answers_in
 from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
-from certimap.networks import elimination_plan, sum_elimination
+from certimap.networks import elimination_plan, sum_pass
 from certimap.networks.elimination_plan import most_added, plan
 from certimap.networks.factor import Factor
 from certimap.networks.max_elimination import MaxElimination
@@ -43,8 +43,8 @@ def test_sum_is_that_of_enumeration(seed, monkeypatch):
     problem = random_problem(np.random.default_rng(seed))
     values = np.array(list(all_values(problem).values()))
     expected = float(np.logaddexp.reduce(values))
-    for safe, small in ((sum_elimination.SAFE_LOG2, 2**13), (sum_elimination.SAFE_LOG2, 6), (0.5, 2**13)):
-        monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)  # the last one sends everything to logs
+    for safe, small in ((sum_pass.SAFE_LOG2, 2**13), (sum_pass.SAFE_LOG2, 6), (0.5, 2**13)):
+        monkeypatch.setattr(sum_pass, "SAFE_LOG2", safe)  # the last one sends everything to logs
         monkeypatch.setattr(elimination_plan, "SMALL_PRODUCT", small)
         found = sum_all(problem, plan(problem))
         assert found.log_value == pytest.approx(expected, abs=1e-12 * (1.0 + abs(expected)))
