@@ -1,0 +1,445 @@
+"""Constraints on the answer of a query, as data.
+
+A constraint says which joint states of some categorical variables may be an answer. It reads the variables one by
+one and keeps a state; `certimap.core.rules` makes an automaton of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, cast
+
+from certimap.core.arguments import (
+    Record,
+    check_number,
+    check_whole,
+    is_dict,
+    is_iterable,
+    is_list,
+    is_mapping,
+    is_sequence,
+    is_tuple,
+    plain_scalar,
+    shown,
+)
+from certimap.core.domain import Categorical, Label
+from certimap.errors import QueryError, did_you_mean
+
+Pairs = tuple[tuple[str, Any], ...]  # names with labels or weights, in order
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule that an answer satisfies or not; each kind says which.
+
+    Constraints compare and hash by their contents, print as the call that makes them, and have a JSON form
+    (`to_dict`, `constraints_of`). A bad shape raises QueryError.
+    """
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the variables, in order, each once."""
+        raise NotImplementedError
+
+    @property
+    def start(self) -> Hashable:
+        """The state before any variable is read."""
+        return 0
+
+    def step(self, state: Any, name: str, label: Label) -> Hashable:
+        """Return the state after the variable `name` is read as `label`, or None where no answer begins so."""
+        raise NotImplementedError
+
+    def accepts(self, state: Any) -> bool:
+        """Return whether joint states that end in `state` may be answers."""
+        raise NotImplementedError
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        """Return the labels that the constraint names, with their variables."""
+        return ()
+
+    def parts(self) -> Sequence[Constraint]:
+        """Return the constraints that are automata and that say the same together."""
+        return [self]
+
+    def hopeful(self, rest: Sequence[Categorical]) -> Callable[[Any], bool]:
+        """Return a test of states: whether the variables of `rest`, read next, may end in an accepted one."""
+        return lambda _: True
+
+    def to_dict(self) -> Record:
+        """Return the JSON form: the kind and its arguments."""
+        arguments = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {"kind": type(self).__name__, **arguments}
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON form: tuples become lists."""
+    return [_plain(v) for v in value] if is_tuple(value) else value
+
+
+def _label(value: Any) -> Any:
+    """Return a label; a list (of a JSON file) becomes a tuple."""
+    return tuple(_label(v) for v in value) if is_list(value) else plain_scalar(value)
+
+
+def _names(place: str, names: Any) -> tuple[str, ...]:
+    """Check a list of distinct names, at least one."""
+    if isinstance(names, str) or not is_iterable(names):
+        raise QueryError(f"{place} has the names {shown(names)}; expected a list of names of variables")
+    found = tuple(names)
+    if not found:
+        raise QueryError(f"{place} names no variable; at least one is needed")
+    for name in found:
+        if not isinstance(name, str):
+            raise QueryError(f"{place} has the name {shown(name)}; expected text")
+        if found.count(name) > 1:
+            raise QueryError(f"{place} names variable {name!r} twice; name it once")
+    return found
+
+
+def _pairs(place: str, given: Any, expected: str = "a mapping from names to labels") -> Pairs:
+    """Check a mapping, or the pairs of one."""
+    pairs = list(given.items()) if is_mapping(given) else given
+    if not is_sequence(pairs) or not all(is_sequence(p) and len(p) == 2 for p in pairs):
+        raise QueryError(f"{place} has {shown(given)}; expected {expected}")
+    return tuple((_label(key), _label(value)) for key, value in pairs)
+
+
+def _states(place: str, given: Any) -> Pairs:
+    """Check a mapping from names to labels, at least one."""
+    pairs = _pairs(place, given)
+    _names(place, [name for name, _ in pairs])
+    return pairs
+
+
+def _finite(place: str, value: Any) -> float:
+    number = float(check_number(place, value, "a finite number", QueryError))
+    if not math.isfinite(number):
+        raise QueryError(f"{place} is {value!r}; expected a finite number")
+    return number
+
+
+@dataclass(frozen=True)
+class _Counted(Constraint):
+    """A number of variables with one label, at least 0; the label is a state of each of the variables."""
+
+    k: int
+    names: tuple[str, ...]
+    state: Label
+
+    def __post_init__(self) -> None:
+        place = type(self).__name__
+        k = check_whole(f"the number of {place}", self.k, "a whole number, at least 0", QueryError)
+        self._set(k=k, names=_names(place, self.names), state=_label(self.state))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.names
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        return ((name, self.state) for name in self.names)
+
+    def step(self, state: int, name: str, label: Label) -> int | None:
+        count = state + (label == self.state)
+        return count if count <= self.k else None
+
+    def accepts(self, state: int) -> bool:
+        return state == self.k
+
+
+class AtMost(_Counted):
+    """At most `k` of the variables `names` have the label `state`."""
+
+    def accepts(self, state: int) -> bool:
+        return True
+
+
+class AtLeast(_Counted):
+    """At least `k` of the variables `names` have the label `state`."""
+
+    def step(self, state: int, name: str, label: Label) -> int:
+        return min(self.k, state + (label == self.state))
+
+
+class Exactly(_Counted):
+    """Exactly `k` of the variables `names` have the label `state`."""
+
+
+@dataclass(frozen=True)
+class Implies(Constraint):
+    """Where the variables of the premise have its states, those of the conclusion have its states.
+
+    Parameters
+    ----------
+    premise, conclusion
+        Mappings from names to labels.
+    """
+
+    premise: Pairs
+    conclusion: Pairs
+
+    def __post_init__(self) -> None:
+        premise = _states("the premise of Implies", self.premise)
+        self._set(premise=premise, conclusion=_states("the conclusion of Implies", self.conclusion))
+
+    def __repr__(self) -> str:
+        return f"Implies({dict(self.premise)!r}, {dict(self.conclusion)!r})"
+
+    @cached_property
+    def _sides(self) -> tuple[dict[str, Label], dict[str, Label]]:
+        return dict(self.premise), dict(self.conclusion)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _ in self.labels()))
+
+    @property
+    def start(self) -> Hashable:
+        return True, True
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        return (*self.premise, *self.conclusion)
+
+    def step(self, state: tuple[bool, bool], name: str, label: Label) -> tuple[bool, ...]:
+        return tuple(
+            holds and (name not in side or label == side[name])
+            for holds, side in zip(state, self._sides, strict=True)
+        )
+
+    def accepts(self, state: tuple[bool, bool]) -> bool:
+        return state[1] or not state[0]
+
+
+@dataclass(frozen=True, init=False)
+class Never(Constraint):
+    """The variables never have all of these states together.
+
+    Parameters
+    ----------
+    states
+        A mapping from names to labels; or give them as keywords.
+    """
+
+    states: Pairs
+
+    def __init__(self, states: Any = (), /, **more: Label) -> None:
+        given = list(states.items()) if is_mapping(states) else states
+        self._set(states=_states("Never", [*given, *more.items()] if is_sequence(given) else given))
+
+    def __repr__(self) -> str:
+        return f"Never({dict(self.states)!r})"
+
+    @cached_property
+    def _label_of(self) -> dict[str, Label]:
+        return dict(self.states)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self._label_of)
+
+    @property
+    def start(self) -> Hashable:
+        return True
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        return self.states
+
+    def step(self, state: bool, name: str, label: Label) -> bool:
+        return state and label == self._label_of[name]
+
+    def accepts(self, state: bool) -> bool:
+        return not state
+
+
+@dataclass(frozen=True)
+class AllDifferent(Constraint):
+    """No two of the variables have the same label.
+
+    Parameters
+    ----------
+    names
+        The variables, at least two.
+    """
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = _names("AllDifferent", self.names)
+        if len(names) < 2:
+            raise QueryError(f"AllDifferent has the names {shown(names)}; expected two or more")
+        self._set(names=names)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.names
+
+    def parts(self) -> Sequence[Constraint]:
+        names: Sequence[str] = self.names
+        return [_Different(pair) for pair in itertools.combinations(names, 2)]
+
+
+class _Different(AllDifferent):
+    """Two variables have different labels. The state: how many are read, and the label of the first."""
+
+    @property
+    def start(self) -> Hashable:
+        return 0, None
+
+    def step(self, state: tuple[int, Label], name: str, label: Label) -> Hashable:
+        if state[0] == 0:
+            return 1, label
+        return (2, None) if label != state[1] else None
+
+    def accepts(self, state: Hashable) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Linear(Constraint):
+    """The weights of the variables' states add up to a number within the bounds.
+
+    Sums are exact: a float is taken at its exact value, so that .1 + .2 exceeds .3.
+
+    Parameters
+    ----------
+    weights
+        A mapping from names to mappings from labels to finite numbers; the other labels weigh 0.
+    at_most, at_least
+        The bounds, finite; one may be None.
+    """
+
+    weights: Pairs
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        pairs = _pairs("Linear", self.weights, "a mapping from names to the weights of labels")
+        _names("Linear", [name for name, _ in pairs])
+        form = "a mapping from labels to numbers"
+        read = {name: _pairs(f"Linear, for variable {name!r},", found, form) for name, found in pairs}
+        self._set(
+            weights=tuple(
+                (n, tuple((label, _finite(f"the weight of {n}={label!r}", w)) for label, w in found))
+                for n, found in read.items()
+            )
+        )
+        if self.at_most is None and self.at_least is None:
+            raise QueryError("Linear has no bound; expected at_most, at_least or both")
+        ends = {name: getattr(self, name) for name in ("at_most", "at_least")}
+        self._set(**{name: None if x is None else _finite(f"{name} of Linear", x) for name, x in ends.items()})
+
+    def __repr__(self) -> str:
+        ends = "".join(f", {n}={x!r}" for n in ("at_most", "at_least") if (x := getattr(self, n)) is not None)
+        return f"Linear({ {name: dict(found) for name, found in self.weights}!r}{ends})"
+
+    @cached_property
+    def _whole(self) -> tuple[dict[str, dict[Label, int]], float, float]:
+        """The weights and the bounds, times the number that makes all of them whole."""
+        ends = [x for x in (self.at_most, self.at_least) if x is not None]
+        numbers = [w for _, found in self.weights for _, w in found] + ends
+        scale = math.lcm(*(Fraction(x).denominator for x in numbers))
+        whole = {n: {label: int(Fraction(w) * scale) for label, w in found} for n, found in self.weights}
+        high = math.inf if self.at_most is None else int(Fraction(self.at_most) * scale)
+        return whole, high, -math.inf if self.at_least is None else int(Fraction(self.at_least) * scale)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self._whole[0])
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        return ((name, label) for name, found in self.weights for label, _ in found)
+
+    def step(self, state: int, name: str, label: Label) -> int:
+        return state + self._whole[0][name].get(label, 0)
+
+    def accepts(self, state: int) -> bool:
+        return self._whole[2] <= state <= self._whole[1]
+
+    def hopeful(self, rest: Sequence[Categorical]) -> Callable[[int], bool]:
+        weights, high, low = self._whole
+        all_of_it = [[weights[v.name].get(label, 0) for label in v.states] for v in rest]
+        least, most = sum(map(min, all_of_it)), sum(map(max, all_of_it))
+        return lambda state: state + least <= high and state + most >= low
+
+
+@dataclass(frozen=True)
+class Allowed(Constraint):
+    """The variables have the states of one of the rows.
+
+    Parameters
+    ----------
+    names
+        The variables.
+    rows
+        Rows of labels, at least one; each has one label per variable.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Label, ...], ...]
+
+    def __post_init__(self) -> None:
+        names = _names("Allowed", self.names)
+        rows = [_label(list(row)) if is_iterable(row) else row for row in cast(Iterable[Any], self.rows)]
+        if not rows:
+            raise QueryError("Allowed has no row; at least one is needed")
+        for row in rows:
+            if not is_tuple(row) or len(row) != len(names):
+                raise QueryError(f"Allowed has the row {shown(row)}; expected one label for each of {names}")
+        self._set(names=names, rows=tuple(dict.fromkeys(rows)))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
+    def start(self) -> Hashable:
+        return self.rows
+
+    def labels(self) -> Iterable[tuple[str, Label]]:
+        return ((name, label) for row in self.rows for name, label in zip(self.names, row, strict=True))
+
+    def step(self, state: tuple[Any, ...], name: str, label: Label) -> tuple[Any, ...] | None:
+        place = self.names.index(name)
+        return tuple(row for row in state if row[place] == label) or None
+
+    def accepts(self, state: Hashable) -> bool:
+        return True
+
+
+_KINDS = {k.__name__: k for k in (AtMost, AtLeast, Exactly, Never, Implies, AllDifferent, Linear, Allowed)}
+
+
+def constraints_of(items: Any) -> tuple[Constraint, ...]:
+    """Return constraints from a list of them or of their JSON forms (see `Constraint.to_dict`).
+
+    Mappings may stand for lists of pairs: `{"kind": "Never", "states": {"lung": "yes", "bronc": "yes"}}`. Raises
+    QueryError for anything else.
+    """
+    if isinstance(items, Constraint) or is_dict(items):
+        items = [items]
+    if not is_sequence(items):
+        raise QueryError(f"the constraints are {shown(items)}; expected a list of constraints")
+    return tuple(item if isinstance(item, Constraint) else _from_record(item) for item in items)
+
+
+def _from_record(record: Any) -> Constraint:
+    """Return the constraint of one JSON form."""
+    kind = record.get("kind") if is_dict(record) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        meant = did_you_mean(str(kind), _KINDS)
+        raise QueryError(f"{shown(record)} is no constraint; its 'kind' is one of {', '.join(_KINDS)}{meant}")
+    arguments = {name: value for name, value in cast(Record, record).items() if name != "kind"}
+    try:
+        return Never(arguments.pop("states"), **arguments) if kind == "Never" else _KINDS[kind](**arguments)
+    except (TypeError, KeyError):
+        expected = ", ".join(f.name for f in fields(_KINDS[kind]))
+        raise QueryError(f"{shown(record)} is no constraint; {kind} takes {expected}") from None
