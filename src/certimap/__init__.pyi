@@ -35,6 +35,15 @@ from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
 from certimap.circuits.circuit import CircuitBuilder as CircuitBuilder
 from certimap.core.box import Boxes as Boxes
+from certimap.core.constraints import AllDifferent as AllDifferent
+from certimap.core.constraints import Allowed as Allowed
+from certimap.core.constraints import AtLeast as AtLeast
+from certimap.core.constraints import AtMost as AtMost
+from certimap.core.constraints import Constraint as Constraint
+from certimap.core.constraints import Exactly as Exactly
+from certimap.core.constraints import Implies as Implies
+from certimap.core.constraints import Linear as Linear
+from certimap.core.constraints import Never as Never
 from certimap.core.control import Limits as Limits
 from certimap.core.domain import Categorical as Categorical
 from certimap.core.domain import Domain as Domain

@@ -50,6 +50,10 @@ class ImpossibleEvidence(QueryError):
     """The evidence has probability zero under the model."""
 
 
+class NoAnswer(QueryError):
+    """No assignment of positive probability satisfies the constraints of a query, which is proved."""
+
+
 class SolverError(CertimapError, ValueError):
     """A solver cannot run on this posterior, or its settings are out of range."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
 from certimap.ask.session import Session, askable, joined, model_of
-from certimap.core.arguments import check_whole, flag_checked, is_dict, keywords_hinted
+from certimap.core.arguments import Record, check_whole, flag_checked, is_dict, keywords_hinted
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas import DataFrame
 
+    from certimap.core.constraints import Constraint
     from certimap.core.model import Model
     from certimap.io.files import AnyPath
     from certimap.io.logic import Weights
@@ -133,6 +134,7 @@ def map_query(
     top_k: int | None = None,
     top_mass: float | None = None,
     tolerance: float = 1e-9,
+    constraints: Sequence[Constraint | Record] = (),
     max_edges: int | None = None,
     workers: int | None = None,
     device: str | None = None,
@@ -187,6 +189,11 @@ def map_query(
         which no set can hold that much; the search ends once that exceeds `top_k`. Needs p(e).
     tolerance
         The relative error that still counts as exact.
+    constraints
+        Rules that answers satisfy: `AtMost`, `AtLeast`, `Exactly`, `Never`, `Implies`, `AllDifferent`, `Linear`,
+        `Allowed`, or their JSON forms, on variables that are queried or observed. The answer is the most probable
+        of the assignments that satisfy all of them, p* is its probability, and so are `top_k` and every bound;
+        probabilities stay those of the model without constraints.
     max_edges
         Largest circuit (edges) and largest table (entries) to build. None: limited only by `max_memory`.
     workers
@@ -221,6 +228,8 @@ def map_query(
     ------
     QueryError, ImpossibleEvidence
         For a query that names unknown variables or states, contradicts itself, or has evidence of probability 0.
+    NoAnswer
+        When no assignment of positive probability satisfies the constraints, which is proved.
     TooLarge
         When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
     SolverError
@@ -246,6 +255,7 @@ def map_query(
         top_k=top_k,
         top_mass=top_mass,
         tolerance=tolerance,
+        constraints=constraints,
         workers=workers,
         proof_bytes=max_proof if proof else None,
     )

@@ -23,6 +23,7 @@ from certimap import __version__
 from certimap.ask.api import map_query
 from certimap.ask.session import settled
 from certimap.core.arguments import Record, is_dict, is_list
+from certimap.core.constraints import constraints_of
 from certimap.core.control import Limits, physical_memory
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
@@ -62,7 +63,11 @@ def asked(
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
         "evidence": _written_evidence(domain, settled(model, evidence, Limits())),
         "settings": {
-            name: _written_starts(domain, value) if name == "warm_start" else value
+            name: _written_starts(domain, value)
+            if name == "warm_start"
+            else [constraint.to_dict() for constraint in constraints_of(value)]
+            if name == "constraints"
+            else value
             for name in SETTINGS
             if (value := settings.get(name)) is not None
         },

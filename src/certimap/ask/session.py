@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from certimap.core.arguments import is_missing
+from certimap.ask.constrained import POINTS, is_listed, network_of, posed, rules_of, signed_under, under
+from certimap.core.arguments import is_missing, shown
 from certimap.core.control import Control, Limits, TimeUp, controlled_by
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
 from certimap.core.query import Evidence, Query, items_of, make_query, stated
 from certimap.core.result import MapResult, Origin, Status
-from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
+from certimap.errors import ImpossibleEvidence, ModelError, NoAnswer, QueryError, TooLarge
 from certimap.solvers.covering import run
 from certimap.solvers.driver import Progress, interruptible
 from certimap.solvers.registry import wants_of
@@ -170,9 +171,26 @@ class Session:
         """Check a query, or raise QueryError; None for a posterior, which has its own query."""
         if isinstance(self.model, Posterior) and variables is None and evidence is None:
             return None
-        model = askable(self.model)
-        limits = replace(self.request.limits, control=self.request.budget.start())
-        return make_query(model.domain, variables, settled(model, evidence, limits), hidden=model.hidden)
+        model, request = askable(self.model), self.request
+        limits = replace(request.limits, control=request.budget.start())
+        given = settled(model, evidence, limits)
+        return make_query(model.domain, variables, given, hidden=model.hidden, constraints=request.constraints)
+
+    def posed(self, query: Query | None, control: Control) -> Query | None:
+        """Return the query to condition on, which may be to a network with counters (`network_of`)."""
+        if query is None or query.rules is None:
+            return query
+        control.found = {}
+        return posed(cast("Model", self.model), query, self.request, control)
+
+    def _conditioned_by(
+        self, make: Callable[..., Posterior], query: Query, limits: Limits, **how: Any
+    ) -> Posterior:
+        """Return the posterior of a posed query that `make` makes of its model."""
+        model, is_counted = network_of(cast("Model", self.model), query)
+        with controlled_by(limits.control):
+            posterior = make(model, query, limits=limits, **how)
+        return posterior if is_counted else under(posterior, query.rules)
 
     def posterior(self, query: Query | None, control: Control) -> Posterior:
         """Return the posterior that the solver works on; raises TimeUp, and TooLarge where none fits."""
@@ -180,31 +198,30 @@ class Session:
         if query is not None:
             from certimap.conversions import condition
 
-            with controlled_by(control):
-                return condition(cast("Model", self.model), query, wants=self.wants, limits=limits)
+            wants = POINTS if is_listed(cast("Model", self.model), query) else self.wants
+            return self._conditioned_by(condition, query, limits, wants=wants)
         posterior = cast("Posterior", self.model)
-        if limits.device is None:
-            return posterior
-        from certimap.circuits.tensors import on_device
+        if limits.device is not None:
+            from certimap.circuits.tensors import on_device
 
-        return on_device(posterior, limits.device)
+            posterior = on_device(posterior, limits.device)
+        return under(posterior, rules_of(posterior.domain, self.request.constraints))
 
     def quick_posterior(self, query: Query | None, control: Control) -> Posterior:
         """Return a quickly made posterior on which some solver finds answers; raise ModelError without one."""
         from certimap.conversions import condition_quickly
 
         if query is None:
-            return cast("Posterior", self.model)
-        limits = replace(self.request.limits, control=control)
-        with controlled_by(control):
-            return condition_quickly(cast("Model", self.model), query, limits=limits)
+            return self.posterior(None, control)
+        return self._conditioned_by(condition_quickly, query, replace(self.request.limits, control=control))
 
     @property
     def shares(self) -> bool:
         """Whether queries with the same observed variables may share their conditioning."""
         from certimap.networks.network import Network
 
-        return isinstance(self.model, Network) and self.request.limits.device is None
+        alone = self.request.limits.device is not None or self.request.constraints
+        return isinstance(self.model, Network) and not alone
 
     def posteriors(self, queries: Mapping[int, Query | None]) -> Mapping[int, Posterior]:
         """Return posteriors, by number, of the queries that share their conditioning."""
@@ -233,21 +250,25 @@ class Session:
         control = self.request.budget.start()
         query, posterior = (self.query(*ask()), None) if ready is None else ready
         try:
+            query = self.posed(query, control)
             if posterior is None:
                 found = self.solved(query, control, seed, progress)
             else:
                 found = self.run(posterior, control, seed, progress)
         except ImpossibleEvidence as error:
             raise self.explained(error, ask()[1], control) from None
-        return self.finished(found, ask, query)
+        return self.finished(found, ask, query, control)
 
-    def explained(self, error: ImpossibleEvidence, evidence: Any, control: Control) -> ImpossibleEvidence:
-        """Return an error that names the contradicting observations."""
-        return with_conflict(error, self.model, evidence, replace(self.request.limits, control=control))
+    def explained(self, error: ImpossibleEvidence, evidence: Any, control: Control) -> QueryError:
+        """Return an error that names the contradicting observations, or the constraints."""
+        told = with_conflict(error, self.model, evidence, replace(self.request.limits, control=control))
+        if told is not error or not self.request.constraints:
+            return told
+        return NoAnswer(f"no possible assignment satisfies the constraints {shown(self.request.constraints)}")
 
     def solved(self, query: Query | None, control: Control, seed: int, progress: Progress = None) -> MapResult:
         """Answer a checked query; `finished` adds the origin and the proof."""
-        control.found = {}
+        control.found = control.found or {}
         posterior, cut, status = self.conditioned(query, control)
         if posterior is not None:
             try:
@@ -302,9 +323,11 @@ class Session:
             ) from None
         return replace(result, status=result.status if result.certified else cut[1], note=cut[0])
 
-    def finished(self, found: MapResult, ask: Ask, query: Query | None) -> MapResult:
+    def finished(self, found: MapResult, ask: Ask, query: Query | None, control: Control) -> MapResult:
         """Store the query in a result, and complete the proof if one is requested."""
         signed, request = replace(found, origin=Origin(self.model, ask)), self.request
+        if request.constraints:
+            signed = signed_under(signed, cast("Model", self.model), query, request.constraints, control)
         if request.proof_bytes is None or query is None:
             return signed
         from certimap.proofs import finished

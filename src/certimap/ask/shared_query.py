@@ -80,6 +80,7 @@ def answer_shared(
     shared = Session(session.model, session.request.of_worker())
     control, query = shared.request.budget.start(), shared.query(*ask())
     try:
+        query = shared.posed(query, control)
         posterior, cut, status = shared.conditioned(query, control)
     except ImpossibleEvidence as error:
         raise shared.explained(error, ask()[1], control) from None
@@ -96,7 +97,7 @@ def answer_shared(
             cut = str(late)
     if found is None:
         found = shared.answered_quickly(query, control, seed, (cut, status), progress)
-    return shared.finished(found, ask, query)
+    return shared.finished(found, ask, query, control)
 
 
 def _answer_parts(question: _Question, control: Control, seed: int, executor: Executor) -> MapResult:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real as RealNumber
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from certimap.core.arguments import Record, is_iterable, is_mapping, is_missing,
 from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label, Real, as_real
 from certimap.errors import CertimapError, ImpossibleEvidence, QueryError
+
+if TYPE_CHECKING:
+    from certimap.core.constraints import Constraint
+    from certimap.core.rules import Rules
 
 Evidence = Mapping[str, Any]  # by name, in the forms that `make_query` accepts
 LARGEST = float(np.finfo(np.float64).max)
@@ -39,6 +43,8 @@ class Query:
         Real variables restricted to an interval, position to (low, high).
     observed
         Positions with hard evidence (one state, or one real value).
+    rules
+        Constraints on the query variables; None without any.
     """
 
     domain: Domain
@@ -47,12 +53,14 @@ class Query:
     values: Mapping[int, float]
     intervals: Mapping[int, tuple[float, float]]
     observed: frozenset[int]
+    rules: Rules | None = None
 
     @property
     def key(self) -> Hashable:
         """A hashable key; equal queries over one domain have equal keys."""
         real = (tuple(sorted(self.values.items())), tuple(sorted(self.intervals.items())))
-        return (self.variables.tobytes(), self.log_weights.tobytes(), self.observed, real)
+        rules = None if self.rules is None else self.rules.constraints
+        return (self.variables.tobytes(), self.log_weights.tobytes(), self.observed, real, rules)
 
     @property
     def query_domain(self) -> Domain:
@@ -72,6 +80,7 @@ def make_query(
     evidence: Any = None,
     *,
     hidden: Collection[str] = (),
+    constraints: Sequence[Constraint] = (),
 ) -> Query:
     """Check a query against a domain.
 
@@ -94,6 +103,8 @@ def make_query(
         either states or weights. For a real variable a value is a number, or (low, high) for an interval.
     hidden
         Names that `variables=None` leaves out (see `Model.hidden`).
+    constraints
+        Constraints on query variables and observed ones.
 
     Returns
     -------
@@ -103,7 +114,12 @@ def make_query(
     ------
     QueryError
         For an unknown name or state, a query variable with hard evidence, an empty query, or weights
-        that are negative, not finite, or all zero. ImpossibleEvidence for a state that `do` excludes.
+        that are negative, not finite, or all zero; for a constraint on a variable that is neither queried nor
+        observed.
+    NoAnswer
+        For a constraint that no assignment satisfies.
+    ImpossibleEvidence
+        For a state that `do` excludes.
     """
     log_weights = np.zeros(domain.total_states)
     values: dict[int, float] = {}
@@ -139,7 +155,24 @@ def make_query(
             given = shown(dict(items_of(evidence))[name])
             raise ImpossibleEvidence(f"the evidence {given} on variable {name!r} contradicts {domain.done}")
     positions = _query_positions(domain, variables, observed, hidden)
-    return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
+    query = Query(domain, positions, log_weights, values, intervals, frozenset(observed))
+    return _under(query, constraints) if constraints else query
+
+
+def _under(query: Query, constraints: Sequence[Constraint]) -> Query:
+    """Return a query under constraints; labels of observed variables are checked here."""
+    from certimap.core.rules import Rules, categorical
+
+    known: list[Categorical] = []
+    for name in dict.fromkeys(name for constraint in constraints for name in constraint.order):
+        variable, i = categorical(query.domain, name), query.domain.index(name)
+        if i in query.observed:
+            weights = query.log_weights[query.domain.offsets[i] : query.domain.offsets[i + 1]]
+            known.append(Categorical(name, (variable.states[int(np.argmax(weights))],)))
+    for constraint in constraints:
+        for name, label in constraint.labels():
+            categorical(query.domain, name).index(label)
+    return replace(query, rules=Rules.of(query.query_domain, constraints, known))
 
 
 def names_of(variables: Any, what: str = "the query", error: type[CertimapError] = QueryError) -> list[Any]:

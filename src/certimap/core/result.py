@@ -20,6 +20,7 @@ from certimap.core.summary import aligned, html_of, log_text, text_of
 from certimap.errors import ModelError, QueryError
 
 if TYPE_CHECKING:
+    from certimap.core.constraints import Constraint
     from certimap.explanations import Explanation
 
 
@@ -223,6 +224,8 @@ class MapResult:
     draws_needed
         How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
         p* were the answer's probability; `pac` needs a number in between. None if draws certify nothing.
+    constraints
+        The constraints that the answer satisfies; empty without any.
     origin
         The query, for `explain`. It keeps the model alive; files store only query and evidence.
     status
@@ -269,6 +272,7 @@ class MapResult:
     min_entropy_bits: tuple[float, float] | None = None
     draws_needed: tuple[float, float] | None = None
     located: dict[str, tuple[float, float]] | None = None
+    constraints: tuple[Constraint, ...] = ()
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -303,7 +307,7 @@ class MapResult:
                 "a result read from a file does not hold its model; pass it: result.explain(model=...)"
             )
         limits: Record = {"n_entries": n_entries, "rng": rng, "time_limit": time_limit, "workers": workers}
-        return explain(model, list(self.assignment), evidence, answer=self, **limits)
+        return explain(model, list(self.assignment), evidence, answer=self, constraints=self.constraints, **limits)
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -313,10 +317,20 @@ class MapResult:
 
     def to_dict(self) -> Record:
         """Return JSON-ready data by attribute, without the history; infinite numbers are None."""
-        data = asdict(replace(self, proof=None, origin=None))
+        data = asdict(replace(self, proof=None, origin=None, constraints=()))
+        data["constraints"] = [constraint.to_dict() for constraint in self.constraints] or None
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
-        for name in ("top", "top_mass", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
+        for name in (
+            "top",
+            "top_mass",
+            "note",
+            "no_proof",
+            "min_entropy_bits",
+            "draws_needed",
+            "located",
+            "constraints",
+        ):
             if data[name] is None:
                 del data[name]
         for name in ("is_density", "is_lower_side"):

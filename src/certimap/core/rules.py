@@ -16,7 +16,7 @@ from certimap.core.arrays import Flags, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.constraints import AllDifferent, Constraint
 from certimap.core.domain import Categorical, Domain
-from certimap.errors import QueryError
+from certimap.errors import NoAnswer, QueryError
 
 MOST_STATES = 2**16  # of an automaton, after any variable
 
@@ -122,8 +122,8 @@ class Rules:
         """Build the automata.
 
         `observed` holds observed variables, each with its observed state alone. Raises QueryError for a constraint
-        on other variables or on real ones, for unknown labels of query variables, and for a constraint that no
-        joint state satisfies.
+        on other variables or on real ones and for unknown labels of query variables, NoAnswer for a constraint
+        that no joint state satisfies.
         """
         given, known = tuple(constraints), {v.name: v for v in observed}
         automata: list[Automaton] = []
@@ -146,7 +146,7 @@ class Rules:
                 found = Automaton.of(part, [variable_of[name] for name in names])
                 if found.is_empty or too_few:
                     with_those = " with the observed states" if known.keys() & {*part.order} else ""
-                    raise QueryError(f"no assignment satisfies {shown(constraint)}{with_those}")
+                    raise NoAnswer(f"no assignment satisfies {shown(constraint)}{with_those}")
                 if left := found.without(known):
                     automata.append(left)
         used = {name for constraint in given for name in constraint.order}

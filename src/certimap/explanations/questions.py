@@ -23,6 +23,7 @@ from certimap.ask.inference import log_evidence, marginals
 from certimap.ask.session import Session, settled
 from certimap.core.arguments import Record, check_whole, keywords_hinted, shown
 from certimap.core.arrays import Floats
+from certimap.core.constraints import Constraint
 from certimap.core.control import Limits
 from certimap.core.domain import Categorical, Label, Real
 from certimap.core.model import Model
@@ -30,7 +31,7 @@ from certimap.core.posterior import Posterior
 from certimap.core.query import Evidence, Query, items_of, make_query
 from certimap.core.result import CertificateKind, MapResult, Status, json_ready
 from certimap.core.summary import aligned
-from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
+from certimap.errors import ImpossibleEvidence, NoAnswer, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -272,7 +273,7 @@ class Sensitivity:
         for _ in range(MAX_STEPS):
             try:
                 best = self.ask(self.evidence, entry.moved(self.network, theta))
-            except ImpossibleEvidence:
+            except (ImpossibleEvidence, NoAnswer):
                 return theta, rival, CertificateKind.EXACT
             kind, ahead = best.certificate.kind, _between(own, (theta - start) / (far - start)) + CLOSE
             if best.log_joint is None or best.log_joint <= ahead or best.assignment == rival:
@@ -336,6 +337,7 @@ def explain(
     time_limit: float | None = None,
     workers: int | None = None,
     answer: MapResult | None = None,
+    constraints: Sequence[Constraint | Record] = (),
 ) -> Explanation:
     """Answer a MAP query and explain the answer.
 
@@ -352,6 +354,8 @@ def explain(
     answer
         An existing answer to this query, to be explained (`result.explain()` passes its own). If another proves to
         be more probable, that one is explained, and `superseded` holds this one's assignment.
+    constraints
+        As for `map_query`: all assignments that are compared satisfy them.
 
     Returns
     -------
@@ -389,7 +393,8 @@ def explain(
     names = [source.domain.names[int(i)] for i in query.variables]
     if answer is not None:
         _check_answer(answer, query, names, source)
-    request = Request.of(epsilon=0.0, delta=0.0, time_limit=time_limit, workers=workers)
+        constraints = constraints or answer.constraints
+    request = Request.of(epsilon=0.0, delta=0.0, time_limit=time_limit, workers=workers, constraints=constraints)
     ask = Asking(source, names, request, seed_of(rng))
     is_real = not query.query_domain.is_discrete  # the next best point of a density lies beside the best
     if is_real:
@@ -469,7 +474,7 @@ def _swing(ask: Asking, answer: MapResult, evidence: Evidence, name: str, state:
     other = {k: v for k, v in evidence.items() if k != name} | ({} if state is None else {name: state})
     try:
         result = ask(other)
-    except ImpossibleEvidence:
+    except (ImpossibleEvidence, NoAnswer):
         return Swing(name, state, {}, None)
     changes = {k: v for k, v in result.assignment.items() if answer.assignment[k] != v}
     if changes and _is_as_good(ask, other, answer.assignment, result):

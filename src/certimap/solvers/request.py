@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from certimap.certify.findings import check_settings
 from certimap.certify.ledger import ExternalBound
@@ -13,6 +13,9 @@ from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
 from certimap.solvers.registry import made, make
+
+if TYPE_CHECKING:
+    from certimap.core.constraints import Constraint
 
 
 class QuerySettings(TypedDict, total=False):
@@ -33,6 +36,7 @@ class QuerySettings(TypedDict, total=False):
     top_mass: float | None
     tolerance: float
     workers: int | None
+    constraints: Any
 
 
 class Settings(QuerySettings, total=False):
@@ -77,6 +81,7 @@ class Request:
     proof_bytes: int | None = None  # the largest size of a proof in bytes; None: no proof
     budget: Budget = field(default_factory=Budget)  # limits of each answer
     limits: Limits = field(default_factory=Limits)  # of conditioning
+    constraints: tuple[Constraint, ...] = ()  # on answers
 
     def __post_init__(self) -> None:
         check_settings(self.epsilon, self.delta, self.n_answers, "sharp", self.tolerance)
@@ -103,6 +108,7 @@ class Request:
             upper_bound=ExternalBound.read(given.get("upper_bound")),
             budget=Budget(*limits),
             limits=Limits(max_edges, workers, device=device),
+            constraints=_constraints_of(given.get("constraints")),
             **{name: values[name] for name in alike if name in values},
         )
 
@@ -126,3 +132,12 @@ class Request:
     def in_a_hurry(self) -> Request:
         """Return a copy for a quick posterior, used if the intended one is not ready in time."""
         return replace(self, solver="auto", warm_start=None, upper_bound=None)
+
+
+def _constraints_of(given: Any) -> tuple[Constraint, ...]:
+    """Read constraints; None and empty lists are none."""
+    if given is None or (isinstance(given, list | tuple) and not given):
+        return ()
+    from certimap.core.constraints import constraints_of
+
+    return constraints_of(given)

@@ -1,0 +1,129 @@
+"""Queries under constraints: the way that each takes, and what its result says of the unconstrained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from certimap.certify import bounds
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
+from certimap.core.model import Model
+from certimap.core.posterior import Masses, Posterior
+from certimap.core.query import Query
+from certimap.core.result import MapResult
+from certimap.errors import ModelError
+from certimap.solvers.request import Request
+
+if TYPE_CHECKING:
+    from certimap.core.constraints import Constraint
+    from certimap.core.rules import Rules
+
+POINTS = ("certimap.networks.posterior:NetworkPosterior",)  # of a network whose answers are listed
+MOST_LISTED = 2**21  # answers that `auto` lists
+QUICKLY_LISTED, LISTED_WORK = 1e7, 1e9  # table entries visited: with no look for a better way, and at most
+
+
+def rules_of(domain: Domain, constraints: Sequence[Constraint]) -> Rules | None:
+    """Return constraints on a posterior's variables as rules; None without any."""
+    if not constraints:
+        return None
+    from certimap.core.rules import Rules
+
+    return Rules.of(domain, constraints)
+
+
+def under(posterior: Posterior, rules: Rules | None) -> Posterior:
+    """Return a posterior under constraints, if there are any."""
+    if rules is None:
+        return posterior
+    from certimap.core.constrained import ConstrainedPosterior
+
+    return ConstrainedPosterior(posterior, rules)
+
+
+def posed(model: Model, query: Query, request: Request, control: Control) -> Query:
+    """Return the query to condition on: of a network, with counters unless its answers are to be listed."""
+    from certimap.networks.network import Network
+
+    if not isinstance(model, Network) or not len(query.variables):
+        return query
+    from certimap.networks.constrained import constrained
+
+    solver = request.solver
+    if solver != "auto":
+        return query if solver.name == "exhaustive" else constrained(model, query)[1]
+    network, counted = constrained(model, query)
+    assert query.rules is not None
+    if request.proof_bytes is not None or query.rules.most > MOST_LISTED:
+        return counted
+    from certimap.conversions import plan
+
+    limits = replace(request.limits, control=control)
+    try:
+        point = plan(model, query, wants=POINTS, limits=limits).options[0].estimate
+        work = point.work * query.rules.most
+        if point.fits and work <= LISTED_WORK:
+            has_tables = work > QUICKLY_LISTED and Masses in plan(network, counted, limits=limits).row.offers
+            return counted if has_tables else query
+    except (TimeUp, ModelError):
+        pass
+    return counted
+
+
+def network_of(model: Model, query: Query) -> tuple[Model, bool]:
+    """Return the model that a posed query is to, and whether it is a network with counters."""
+    if query.rules is None or len(query.domain) == len(model.domain):
+        return model, False
+    from certimap.networks.constrained import constrained_network
+    from certimap.networks.network import Network
+
+    assert isinstance(model, Network)
+    return constrained_network(model, query.rules.constraints), True
+
+
+def is_listed(model: Model, query: Query) -> bool:
+    """Whether the answers to a posed query of a network are listed."""
+    if query.rules is None or not len(query.variables):
+        return False
+    from certimap.networks.network import Network
+
+    return isinstance(model, Network) and not network_of(model, query)[1]
+
+
+def signed_under(
+    found: MapResult, model: Model, query: Query | None, constraints: tuple[Constraint, ...], control: Control
+) -> MapResult:
+    """Return a result with its constraints, and with probabilities under the unconstrained model.
+
+    A network with counters has those given that the constraints hold. The others follow from joint probabilities,
+    which are the same; without p(e) of the unconstrained network there are only these.
+    """
+    found = replace(found, constraints=constraints)
+    if query is None or found.log_joint is None or not network_of(model, query)[1]:
+        return found
+    from certimap.networks.constrained import log_evidence_of_whole
+    from certimap.networks.network import Network
+
+    assert isinstance(model, Network)
+    total = log_evidence_of_whole(model, query, control)
+    log_evidence, value, upper = None, None, None
+    if total is not None:
+        log_evidence, value = total.log_value, min(found.log_joint - total.log_value, 0.0)
+        if found.log_joint_upper_bound is not None:
+            slack = total.log_slack + bounds.slack(total.log_value)
+            upper = min(bounds.round_up(found.log_joint_upper_bound - total.log_value + slack), 0.0)
+    now = found.log_joint if value is None else value
+    was = found.log_joint if found.log_prob is None else found.log_prob
+    shift = now - found.history[-1].log_prob if found.history else 0.0
+    logs = ("log_prob", "log_upper_bound", "log_open_mass")
+    return replace(
+        found,
+        log_prob=value,
+        log_evidence=log_evidence,
+        log_upper_bound=upper,
+        top=None if found.top is None else [(answer, x + (now - was)) for answer, x in found.top],
+        min_entropy_bits=None if value is None or upper is None else bounds.min_entropy_bits(upper, value),
+        history=[replace(entry, **{n: getattr(entry, n) + shift for n in logs}) for entry in found.history],
+    )
