@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from certimap.certify.draw_record import OVER_ONE
-from certimap.core.arrays import Floats, Ints, Words, grown
+from certimap.core.arrays import Flags, Floats, Ints, Words, grown
 from certimap.core.box import Points
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior, TwoSided
@@ -50,8 +51,8 @@ class AtomStore:
     states; rows are padded to 8-byte words. Memory per point: its words, a log-probability and a hash slot.
     """
 
-    def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:
-        self.domain = domain
+    def __init__(self, domain: Domain, *, two_sided: bool = False, constrained: bool = False) -> None:
+        self.domain, self.constrained = domain, constrained
         self.two_sided = two_sided
         largest = int(np.max(domain.n_states, initial=1))
         if not domain.is_discrete:
@@ -66,6 +67,7 @@ class AtomStore:
         self._kept = np.empty((1024, self._n_words), np.uint64)
         self._log_probs = np.empty(1024)
         self._log_uppers = np.empty(1024) if two_sided else self._log_probs
+        self._log_masses = np.empty(1024) if constrained else self._log_probs
         self._table = np.full(4096, -1, np.int32)
 
     @property
@@ -77,6 +79,11 @@ class AtomStore:
     def log_uppers(self) -> Floats:
         """Upper bounds on ln p, shape (n,): a view; equal to `log_probs` if values are exact."""
         return self._log_uppers[: self.n]
+
+    @property
+    def log_masses(self) -> Floats:
+        """ln p of every point, shape (n,): a view; unlike `log_probs`, also of points that are no answers."""
+        return self._log_masses[: self.n]
 
     @property
     def n_bytes(self) -> int:
@@ -96,11 +103,17 @@ class AtomStore:
             self.n = int(insert_rows(rows, len(rows), self.n, self._kept, self._table, ids))
         return ids
 
-    def set_log_probs(self, start: int, log_probs: Floats, log_uppers: Floats) -> None:
-        """Store lower and upper bounds on ln p from position `start` on."""
-        self._log_probs[start : start + len(log_probs)] = log_probs
+    def set_log_probs(
+        self, start: int, log_probs: Floats, log_uppers: Floats, is_answer: Flags | None = None
+    ) -> None:
+        """Store lower and upper bounds on ln p from position `start` on; under constraints, of answers alone."""
+        rows = slice(start, start + len(log_probs))
+        if self.constrained and is_answer is not None:
+            self._log_masses[rows] = log_probs
+            log_probs, log_uppers = (np.where(is_answer, x, -np.inf) for x in (log_probs, log_uppers))
+        self._log_probs[rows] = log_probs
         if self.two_sided:
-            self._log_uppers[start : start + len(log_uppers)] = log_uppers
+            self._log_uppers[rows] = log_uppers
 
     def truncate(self, n: int) -> None:
         """Remove all points from position n on."""
@@ -140,6 +153,7 @@ class AtomStore:
             self._kept, log_uppers = grown(self._kept, size, self.n), self._log_uppers
             self._log_probs = grown(self._log_probs, size, self.n)
             self._log_uppers = grown(log_uppers, size, self.n) if self.two_sided else self._log_probs
+            self._log_masses = grown(self._log_masses, size, self.n) if self.constrained else self._log_probs
         if 2 * n > len(self._table):
             self._refill(1 << (2 * n).bit_length())
 
@@ -152,10 +166,13 @@ class AtomStore:
 
 
 class Ranking:
-    """(ln p, position) of the `size` best points, best first; ties keep the order of appearance."""
+    """(ln p, position) of the `size` best points, best first; ties keep the order of appearance.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    `possible`: whether points of probability 0 are left out.
+    """
+
+    def __init__(self, size: int, *, possible: bool = False) -> None:
+        self.size, self.possible = size, possible
         self.pairs: list[tuple[float, int]] = []
 
     @property
@@ -174,7 +191,8 @@ class Ranking:
 
     def add(self, log_probs: Floats, start: int) -> bool:
         """Add new points at positions `start`, `start` + 1, ...; return whether the best changed."""
-        contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
+        chosen = self.is_full or self.possible
+        contenders = np.flatnonzero(log_probs > self.last) if chosen else np.arange(len(log_probs))
         if len(contenders) > 4 * self.size:
             values = log_probs[contenders]
             least = values.max() if self.size == 1 else np.partition(values, len(values) - self.size)[-self.size]
@@ -233,10 +251,12 @@ class Evaluated:
     """
 
     def __init__(self, posterior: Posterior, top_k: int, control: Control) -> None:
-        self.posterior, self.control = posterior, control
-        self.has_masses = posterior.facts.has_masses
-        self.atoms = AtomStore(posterior.domain, two_sided=isinstance(posterior, TwoSided))
-        self.ranking = Ranking(top_k)
+        self.control, self.has_masses = control, posterior.facts.has_masses
+        self.rules = posterior.rules if isinstance(posterior, ConstrainedPosterior) else None
+        self.posterior = posterior.whole if isinstance(posterior, ConstrainedPosterior) else posterior
+        is_under, is_two_sided = self.rules is not None, isinstance(posterior, TwoSided)
+        self.atoms = AtomStore(posterior.domain, two_sided=is_two_sided, constrained=is_under)
+        self.ranking = Ranking(top_k, possible=is_under)
         self.log_rival = -math.inf
         self.mass, self.compensation = 0.0, 0.0
         self._settled = np.zeros(0, np.bool_)
@@ -272,7 +292,8 @@ class Evaluated:
                 _check_log_probs(lower, rows.stop - rows.start, self.has_masses)
                 if upper is not lower:
                     _check_uppers(lower, upper)
-                self.atoms.set_log_probs(start, lower, upper)
+                is_answer = None if self.rules is None else self.rules.satisfied(asked)
+                self.atoms.set_log_probs(start, lower, upper, is_answer)
         except BaseException:
             self.atoms.truncate(n_before)
             raise
@@ -288,7 +309,7 @@ class Evaluated:
 
     def running_sums(self, n_before: int) -> tuple[Floats, Floats]:
         """Return the compensated sum of evaluated probabilities after each new point."""
-        log_probs = self.atoms.log_probs[n_before:]
+        log_probs = self.atoms.log_masses[n_before:]
         sums, lost = np.empty(len(log_probs)), np.empty(len(log_probs))
         if self.has_masses and len(log_probs):
             from certimap.kernels.hashing import running_sums
@@ -339,6 +360,7 @@ class Evaluated:
             n_before = self.atoms.n
             ids = self.atoms.insert(other.atoms.points(rows))
             new = ids >= n_before  # distinct among themselves, so in order
-            self.atoms.set_log_probs(n_before, other.atoms.log_probs[rows][new], other.atoms.log_uppers[rows][new])
+            log_probs, log_uppers = other.atoms.log_masses[rows][new], other.atoms.log_uppers[rows][new]
+            self.atoms.set_log_probs(n_before, log_probs, log_uppers, log_uppers > -np.inf)
             self.absorb(n_before, *self.running_sums(n_before))
             self.settle(ids[: max(len(other._settled) - start, 0)][other._settled[rows]])

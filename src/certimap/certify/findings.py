@@ -16,6 +16,7 @@ from certimap.certify.recorder import Recorder
 from certimap.core.arguments import check_number, check_whole
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, Posterior, TwoSided
@@ -23,6 +24,7 @@ from certimap.errors import SolverError, UnbalancedBooks
 
 Measure = Literal["mass", "share", "none"]
 Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's
+COUNTED = 2**16  # answers under constraints, where counting means to list them
 BALANCE = 1e-4  # of the whole; more than the rounding error of a sum over very many boxes
 _WORDS: dict[str, str] = {"mass": "probability of the box", "share": "box's share of all joint states"}
 
@@ -191,6 +193,8 @@ class Findings:
         self.rule: Literal["sharp", "published"] = rule
         self.max_draws, self.early_stop = max_draws, early_stop
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
+        if isinstance(posterior, ConstrainedPosterior) and self.domain.is_discrete:
+            self.top_k = max(1, min(self.top_k, posterior.rules.count(COUNTED) or self.top_k))
         self.control = Control() if control is None else control
         self.boxes = boxes
         facts = posterior.facts
@@ -199,6 +203,7 @@ class Findings:
         # The oracle's rounding error. If it exceeds the tolerance, no answer is called exact.
         self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
+        self.rules = self._evaluated.rules
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting, self.recorder = trusting, recorder
         measure = _measure_of(posterior)

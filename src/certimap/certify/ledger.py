@@ -29,6 +29,7 @@ _ALIKE = ("variables", "measures", *_REQUEST, "lipschitz")
 _OWN: list[Source] = []  # by identity
 _EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q | e)}, or 'log_joint' for p(q, e)"
 N_PAIRS = 33  # of epsilon and delta in a curve
+MOST_LISTED = 2**22  # answers under constraints
 
 
 def _check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> None:
@@ -161,7 +162,7 @@ class Ledger(Findings):
             return log_probs
         new = self._evaluated.settle(self.atoms.insert(self._rows(points)))
         if self._books.measure == "mass":
-            self._books.close(self.atoms.log_probs[new])
+            self._books.close(self.atoms.log_masses[new])
         elif len(new):
             self._books.close(math.log(len(new)) - self.domain.log_size)
         return log_probs
@@ -194,7 +195,8 @@ class Ledger(Findings):
             open_bound = min(open_bound, bounds.round_up(log_open_mass, self._slack))
         unseen = max(self.log_closed_bound, open_bound)
         left = self._evaluated.left - self._slack
-        self._books.check_room(unseen, left, self.atoms.n, self.domain.log_size)
+        if self.rules is None:  # else what is left may be no answer
+            self._books.check_room(unseen, left, self.atoms.n, self.domain.log_size)
         self.log_open_mass = log_open_mass
         # Every unevaluated point is closed or open now, so this bound holds from now on.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
@@ -220,16 +222,24 @@ class Ledger(Findings):
 
     def enumerated(self) -> None:
         """State that every point of the space (or of the searched box) is evaluated; the ledger checks it."""
-        n_points, n_seen, boxes = -1, self.atoms.n, self.boxes
+        n_points, n_seen, boxes, rules = -1, self.atoms.n, self.boxes, self.rules
         if self.domain.is_discrete:
             n_points = math.prod(self.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
-            n_seen = n_seen if boxes is None else int(np.sum(boxes.holds(self.atoms.points(slice(None)))))
+            if boxes is not None or rules is not None:
+                points = self.atoms.points(slice(None))
+                inside = np.True_ if boxes is None else boxes.holds(points)
+                n_seen = int(np.sum(inside & (np.True_ if rules is None else rules.satisfied(points))))
+        if rules is not None:
+            listed = rules.listed(max(MOST_LISTED, n_seen), None if boxes is None else boxes.mask[0])
+            n_points = -1 if listed is None else len(listed)
         if n_seen != n_points:
             raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True
 
     def assume_lipschitz(self, bits: float, radius: float) -> None:
         """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
+        if self.rules is not None:
+            raise SolverError("a Lipschitz constant is of all assignments near a mode; constraints exclude some")
         if self.lipschitz is None:
             if not self.domain.is_discrete and not self.posterior.facts.is_density:
                 raise SolverError("a Lipschitz constant is of labels or of densities, and a variable is a count")

@@ -117,10 +117,10 @@ def log_probs_of_neighbours(posterior: Posterior, points: Points) -> Floats:
     domain = posterior.domain
     if isinstance(posterior, Masses):
         return posterior.log_mass_each(Boxes.of_points(domain, points))
-    return posterior.log_prob(_flipped(domain, points)).reshape(len(points), domain.total_states)
+    return posterior.log_prob(flipped(domain, points)).reshape(len(points), domain.total_states)
 
 
-def _flipped(domain: Domain, points: Points) -> Points:
+def flipped(domain: Domain, points: Points) -> Points:
     """Return each point with each variable set to each state in turn, shape (batch * total_states, n)."""
     variables = np.repeat(np.arange(len(domain)), domain.n_states)
     states = np.arange(domain.total_states) - domain.offsets[variables]

@@ -18,13 +18,14 @@ import numpy as np
 from certimap.certify import bounds
 from certimap.certify.ledger import Ledger, issue, own_source, pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.core.arguments import is_mapping, is_sequence, seed_checked
+from certimap.core.arguments import is_mapping, is_sequence, seed_checked, shown
 from certimap.core.box import Points
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
-from certimap.errors import ImpossibleEvidence, SolverError
+from certimap.errors import ImpossibleEvidence, QueryError, SolverError
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.record import History, draft, located_by, ties_of, unproved
 from certimap.solvers.registry import heuristics, resolve
@@ -74,7 +75,9 @@ def run(
     cap = judging.max_draws if request.budget.max_samples is None else request.budget.max_samples
     if cap is None and control.deadline is None:
         cap = DEFAULT_MAX_DRAWS
-    recorder = None if proof_bytes is None or posterior is not given else Recorder(proof_bytes)
+    is_constrained = isinstance(posterior, ConstrainedPosterior)
+    has_proof = posterior is given and not is_constrained
+    recorder = Recorder(proof_bytes) if has_proof and proof_bytes is not None else None
     how = {"control": control, "max_draws": cap, "recorder": recorder, "checks_draws": True}
     ledger = ledger_of(posterior, request, chosen, **how)
     if external is not None:
@@ -94,9 +97,10 @@ def run(
         history.record(force=True)
     seconds = time.perf_counter() - started
     result = _result(ledger, chosen, status, history, seed, seconds, listed=request.top_k is not None)
-    if proof_bytes is None or posterior is given:
+    if proof_bytes is None or has_proof:
         return result
-    return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
+    what = "constraints on such a model" if is_constrained else f"answer of solver {chosen.name!r}"
+    return replace(result, proof=unproved(f"proofs cover no {what}"))
 
 
 def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:
@@ -215,6 +219,10 @@ def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
         return
     if isinstance(posterior, Finds):
         ledger.candidates(posterior.possible_point())
+        if not ledger.best and ledger.log_upper_bound > -math.inf:
+            raise SolverError(
+                "the run ended before it found an assignment that satisfies the constraints; raise limits"
+            )
     elif ledger.best_point is not None:
         return
     elif isinstance(posterior, Draws):
@@ -240,6 +248,9 @@ def _result(
     from certimap import __version__
 
     upper = ledger.log_upper_bound
+    if upper == -math.inf and ledger.rules is not None:
+        rules = shown(ledger.rules.constraints)
+        raise QueryError(f"no possible assignment of the query variables satisfies the constraints {rules}")
     if upper == -math.inf:
         raise ImpossibleEvidence("no assignment of the query variables is possible: each has probability 0")
     certificate = issue(ledger)
@@ -281,7 +292,9 @@ def _result(
         ties=ties_of(ledger, solver),
         located=located_by(ledger),
         top=[(label, v + to_conditional) for label, (v, _) in zip(labels, best, strict=True)] if listed else None,
-        min_entropy_bits=bounds.min_entropy_bits(upper, best[0][0]) if facts.has_masses else None,
+        min_entropy_bits=bounds.min_entropy_bits(upper, best[0][0])
+        if facts.has_masses and ledger.rules is None
+        else None,
         draws_needed=bounds.draws_between(upper, best[0][0], ledger.epsilon, ledger.delta)
         if facts.has_masses and ledger.delta > 0.0
         else None,

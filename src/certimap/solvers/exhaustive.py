@@ -13,6 +13,7 @@ import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes, Points
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior
@@ -27,12 +28,13 @@ LARGEST_KEPT = 2**20  # numbers in a cached list of points: 2 MiB
 
 @dataclass(frozen=True)
 class EnumerationState:
-    """The number of joint states evaluated so far."""
+    """The number of joint states evaluated so far; `rows` lists them where constraints leave only some."""
 
     n_done: int
     n_total: int
     n_step: int
     boxes: Boxes | None
+    rows: Points | None = None
 
     @property
     def done(self) -> bool:
@@ -41,7 +43,10 @@ class EnumerationState:
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Evaluate every joint state of the query variables, at most `max_states`; the answer is exact."""
+    """Evaluate every joint state of the query variables, at most `max_states`; the answer is exact.
+
+    Under constraints, only the joint states that satisfy them count and are evaluated.
+    """
 
     max_states: int = 2**22
     name: ClassVar[str] = "exhaustive"
@@ -61,6 +66,14 @@ class Exhaustive(Solver):
             return (
                 "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'budget'"
             )
+        if isinstance(posterior, ConstrainedPosterior):
+            n_answers = posterior.rules.count(self.max_states)
+            if n_answers is not None and n_answers <= self.max_states:
+                return None
+            return (
+                f"solver 'exhaustive' would list more than max_states={self.max_states:,} joint states under the "
+                "constraints; use solver='auto' or raise max_states"
+            )
         if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
             digits = posterior.domain.log_size / math.log(10)
             return (
@@ -72,14 +85,22 @@ class Exhaustive(Solver):
     def init(
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> EnumerationState:
-        n_edges = int(posterior.facts.work)
+        n_step = max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // int(posterior.facts.work)))
+        if isinstance(posterior, ConstrainedPosterior):
+            rows = posterior.rules.listed(self.max_states, None if boxes is None else boxes.mask[0])
+            if rows is None:
+                raise SolverError(f"more than max_states={self.max_states:,} have to be listed; raise it")
+            return EnumerationState(0, max(len(rows), 1), n_step, boxes, rows)
         n_total = math.prod(posterior.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
-        return EnumerationState(0, n_total, max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), boxes)
+        return EnumerationState(0, n_total, n_step, boxes)
 
     def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
         end = min(state.n_done + state.n_step, state.n_total)
         box, domain = state.boxes, ledger.domain
-        points = listed(domain, state.n_done, end) if box is None else joint_states(box, state.n_done, end)
+        if state.rows is not None:
+            points = state.rows[state.n_done : end]
+        else:
+            points = listed(domain, state.n_done, end) if box is None else joint_states(box, state.n_done, end)
         ledger.candidates(points)
         if state.n_done == 0 and end < state.n_total and (box is None or box.mask.all()):
             _bound_whole(Boxes.full(domain), ledger)

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from certimap.core.arguments import meant_keyword, shown
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.domain import Domain
 from certimap.core.named import at
 from certimap.core.posterior import (
@@ -198,7 +199,12 @@ def choose(posterior: Posterior) -> Solver:
     limit = math.inf
     if isinstance(posterior, Probes | Bounds):
         limit = SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
-    if is_listed and _is_small(posterior.domain, posterior.facts.work, limit):
+    if isinstance(posterior, ConstrainedPosterior):
+        n_answers = posterior.rules.count(SMALL_SPACE) if posterior.domain.is_discrete else None
+        is_small = n_answers is not None and n_answers <= SMALL_SPACE and n_answers * posterior.facts.work <= limit
+    else:
+        is_small = _is_small(posterior.domain, posterior.facts.work, limit)
+    if is_listed and is_small:
         return make("exhaustive")
     if isinstance(posterior, AsNetwork) and posterior.as_network is not None and posterior.facts.work > DEAR_TREE:
         return make("portfolio")
@@ -247,6 +253,11 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
     """Return why a solver refuses a posterior, or None if it can run on it."""
     for capability in solver.needs:
         if not isinstance(posterior, capability):
+            if isinstance(posterior, ConstrainedPosterior):
+                return (
+                    f"solver {solver.name!r} knows no constraints on a {type(posterior.whole).__name__}; use "
+                    f"solver={alternative(posterior, solver.family)!r}"
+                )
             return (
                 f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
                 f"{type(posterior).__name__} has not; use solver={alternative(posterior, solver.family)!r}"

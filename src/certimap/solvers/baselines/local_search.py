@@ -11,6 +11,7 @@ from numpy.random import Generator
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
+from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Draws, Masses, Posterior
 from certimap.core.probing import log_probs_of_neighbours
@@ -24,9 +25,11 @@ ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completi
 def first_points(posterior: Posterior, n: int, rng: Generator) -> Points:
     """Return starting points, shape (n, n_variables): draws if there is a sampler, else uniform points."""
     if isinstance(posterior, Draws):
-        return posterior.sample(n, rng)
-    domain = posterior.domain
-    return rng.integers(0, domain.n_states, (n, len(domain))).astype(domain.point_dtype)
+        points = posterior.sample(n, rng)
+    else:
+        domain = posterior.domain
+        points = rng.integers(0, domain.n_states, (n, len(domain))).astype(domain.point_dtype)
+    return posterior.repaired(points) if isinstance(posterior, ConstrainedPosterior) else points
 
 
 @dataclass(frozen=True)

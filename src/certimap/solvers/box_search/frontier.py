@@ -68,7 +68,7 @@ def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
 def fill_up(state: FrontierState, ledger: Ledger) -> None:
     """Add impossible points to the list if fewer than `top_k` points have positive probability."""
     domain = state.posterior.domain
-    if not domain.is_discrete:
+    if not domain.is_discrete or ledger.rules is not None:
         return
     for _ in range(64):
         if len(ledger.best) >= ledger.top_k:
