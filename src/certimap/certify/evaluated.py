@@ -251,12 +251,11 @@ class Evaluated:
     """
 
     def __init__(self, posterior: Posterior, top_k: int, control: Control) -> None:
-        self.control, self.has_masses = control, posterior.facts.has_masses
-        self.rules = posterior.rules if isinstance(posterior, ConstrainedPosterior) else None
-        self.posterior = posterior.whole if isinstance(posterior, ConstrainedPosterior) else posterior
-        is_under, is_two_sided = self.rules is not None, isinstance(posterior, TwoSided)
-        self.atoms = AtomStore(posterior.domain, two_sided=is_two_sided, constrained=is_under)
-        self.ranking = Ranking(top_k, possible=is_under)
+        self.posterior, self.control = posterior, control
+        self.has_masses = posterior.facts.has_masses
+        under, two_sided = isinstance(posterior, ConstrainedPosterior), isinstance(posterior, TwoSided)
+        self.atoms = AtomStore(posterior.domain, two_sided=two_sided, constrained=under)
+        self.ranking = Ranking(top_k, possible=under)
         self.log_rival = -math.inf
         self.mass, self.compensation = 0.0, 0.0
         self._settled = np.zeros(0, np.bool_)
@@ -292,8 +291,9 @@ class Evaluated:
                 _check_log_probs(lower, rows.stop - rows.start, self.has_masses)
                 if upper is not lower:
                     _check_uppers(lower, upper)
-                is_answer = None if self.rules is None else self.rules.satisfied(asked)
-                self.atoms.set_log_probs(start, lower, upper, is_answer)
+                posterior = self.posterior
+                under = isinstance(posterior, ConstrainedPosterior)
+                self.atoms.set_log_probs(start, lower, upper, posterior.rules.satisfied(asked) if under else None)
         except BaseException:
             self.atoms.truncate(n_before)
             raise
@@ -301,10 +301,13 @@ class Evaluated:
 
     def _ask(self, points: Points) -> tuple[Floats, Floats]:
         """Return lower and upper bounds on ln p; the same array twice if values are exact."""
-        if isinstance(self.posterior, TwoSided):
-            lower, upper = self.posterior.log_prob_interval(points)
+        posterior = self.posterior
+        if isinstance(posterior, ConstrainedPosterior):  # points that are no answers count with their mass
+            posterior = posterior.whole
+        if isinstance(posterior, TwoSided):
+            lower, upper = posterior.log_prob_interval(points)
             return np.asarray(lower, np.float64), np.asarray(upper, np.float64)
-        log_probs = np.asarray(self.posterior.log_prob(points), np.float64)
+        log_probs = np.asarray(posterior.log_prob(points), np.float64)
         return log_probs, log_probs
 
     def running_sums(self, n_before: int) -> tuple[Floats, Floats]:

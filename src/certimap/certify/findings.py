@@ -20,6 +20,7 @@ from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, Posterior, TwoSided
+from certimap.core.rules import Rules
 from certimap.errors import SolverError, UnbalancedBooks
 
 Measure = Literal["mass", "share", "none"]
@@ -193,8 +194,8 @@ class Findings:
         self.rule: Literal["sharp", "published"] = rule
         self.max_draws, self.early_stop = max_draws, early_stop
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
-        if isinstance(posterior, ConstrainedPosterior) and self.domain.is_discrete:
-            self.top_k = max(1, min(self.top_k, posterior.rules.count(COUNTED) or self.top_k))
+        if self.top_k > 1 and self.rules is not None and self.domain.is_discrete:
+            self.top_k = max(1, min(self.top_k, self.rules.count(COUNTED) or self.top_k))
         self.control = Control() if control is None else control
         self.boxes = boxes
         facts = posterior.facts
@@ -203,7 +204,6 @@ class Findings:
         # The oracle's rounding error. If it exceeds the tolerance, no answer is called exact.
         self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
-        self.rules = self._evaluated.rules
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting, self.recorder = trusting, recorder
         measure = _measure_of(posterior)
@@ -220,6 +220,11 @@ class Findings:
         self._draws = DrawRecord(rule == "published", tolerance, self._slack, is_evidence)
         self._agreement = Agreement() if checks_draws and is_evidence and self.has_masses else None
         self._stopped = False
+
+    @property
+    def rules(self) -> Rules | None:
+        """The constraints on answers, or None."""
+        return self.posterior.rules if isinstance(self.posterior, ConstrainedPosterior) else None
 
     @property
     def n_draws(self) -> int:

@@ -17,16 +17,20 @@ from typing import Any
 
 import numpy as np
 
+from certimap.circuits.circuit import Circuit
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.box import Answers, Points, SearchBoxes
 from certimap.core.control import Control, WorkClock
+from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Tightening
 from certimap.core.query import make_query
 from certimap.core.rounding import LOG_FLOOR
 from certimap.kernels.parallel import for_blocks
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum, is_simple
 from certimap.trees.wide import Wide
@@ -73,6 +77,31 @@ def tree_of_circuit(
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # includes rounding in the circuit's own conditioning
     return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
+
+
+def network_of_circuit(circuit: Circuit, control: Control) -> BayesianNetwork | None:
+    """Return a structured circuit as a network of its variables and hidden latent ones, else None.
+
+    None also where it is not normalised or the tables are large beside the circuit. Cost and TimeUp as in
+    `tree_of_circuit`.
+    """
+    domain = circuit.domain
+    if not domain.is_discrete or not circuit.is_normalised:
+        return None
+    plan = CircuitPosterior.from_circuit(circuit, make_query(domain), control=control).plan
+    if not _may_be_structured(plan, control):
+        return None
+    tree = _Tree(_Nodes.of(plan, control), MAX_SPREAD * plan.n_edges, control)
+    if not tree.grow():
+        return None
+    n, shapes = len(domain), [table.shape[1] for table in tree.transitions]
+    latent = [Categorical(f"latent {k} of the circuit", tuple(range(size))) for k, size in enumerate(shapes)]
+    tables = [Factor((n,), [1.0])]
+    pairs = zip(tree.parent[1:], tree.transitions[1:], strict=True)
+    tables += [Factor.from_log((n + above, n + k), table) for k, (above, table) in enumerate(pairs, 1)]
+    emitted = zip(tree.latent_of.tolist(), tree.emissions, strict=True)
+    tables += [Factor.from_log((n + above, i), table) for i, (above, table) in enumerate(emitted)]
+    return BayesianNetwork(Domain((*domain, *latent)), tables, [v.name for v in latent])
 
 
 def _may_be_structured(plan: Plan, control: Control) -> bool:

@@ -18,14 +18,14 @@ import numpy as np
 from certimap.certify import bounds
 from certimap.certify.ledger import Ledger, issue, own_source, pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.core.arguments import is_mapping, is_sequence, seed_checked, shown
+from certimap.core.arguments import is_mapping, is_sequence, seed_checked
 from certimap.core.box import Points
 from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
-from certimap.errors import ImpossibleEvidence, QueryError, SolverError
+from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.record import History, draft, located_by, ties_of, unproved
 from certimap.solvers.registry import heuristics, resolve
@@ -248,9 +248,6 @@ def _result(
     from certimap import __version__
 
     upper = ledger.log_upper_bound
-    if upper == -math.inf and ledger.rules is not None:
-        rules = shown(ledger.rules.constraints)
-        raise QueryError(f"no possible assignment of the query variables satisfies the constraints {rules}")
     if upper == -math.inf:
         raise ImpossibleEvidence("no assignment of the query variables is possible: each has probability 0")
     certificate = issue(ledger)
