@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arguments import shown
-from certimap.core.arrays import Flags, Ints, Ints32
+from certimap.core.arrays import Flags, Ints32, pointers
 from certimap.core.box import Points
 from certimap.core.constraints import AllDifferent, Constraint
 from certimap.core.domain import Categorical, Domain
+from certimap.core.named import Named
 from certimap.errors import NoAnswer, QueryError
 
 MOST_STATES = 2**16  # of an automaton, after any variable
+_LIST: Any = Named("certimap.kernels.listing:list_answers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,37 +225,34 @@ class Rules:
     def listed(self, limit: int, mask: Flags | None = None) -> Points | None:
         """Return all answers as points, shape (count, n), in order; None where there are more than `limit`.
 
-        `mask` is bool, shape (total_states,): the states to choose from, None for all. Answers to the first
-        variables alone count for the limit too: where constraints share variables they may be more. Discrete
-        domains only.
+        `mask` is bool, shape (total_states,): the states to choose from, None for all. Discrete domains only.
+
+        Cost: where constraints share variables, partial answers that none completes are visited too, at most
+        `most` times the number of states.
         """
         full = np.ones(self.domain.total_states, np.bool_) if mask is None else mask
         left = self.narrowed(full[None])[0]
-        readers: list[list[tuple[int, _Layer]]] = [[] for _ in self.domain]
+        if not len(self.domain) or not np.all(np.logical_or.reduceat(left, self.domain.offsets[:-1])):
+            return np.empty((int(not len(self.domain)), len(self.domain)), np.int16)
+        label_ptr = np.append(0, np.cumsum(left))[self.domain.offsets].astype(np.int64)
+        labels = np.flatnonzero(left) - np.repeat(self.domain.offsets[:-1], np.diff(label_ptr))
+        readers, tables, start = [list[tuple[int, int, int]]() for _ in self.domain], list[Ints32](), 0
         for a, layers in enumerate(self._layers):
             for layer in layers:
-                readers[layer.variable].append((a, layer))
-        states = np.zeros((len(self.automata), 1), np.int32)
-        steps: list[tuple[Ints, Ints]] = []
-        for i in range(len(self.domain)):
-            labels = np.flatnonzero(left[self.domain.offsets[i] : self.domain.offsets[i + 1]])
-            label = np.tile(labels, states.shape[1])
-            parent = np.repeat(np.arange(states.shape[1]), len(labels))
-            states = states[:, parent]
-            alive = np.ones(len(label), np.bool_)
-            for a, layer in readers[i]:
-                states[a] = layer.padded[states[a], label]
-                alive &= states[a] >= 0
-            states = states[:, alive]
-            steps.append((parent[alive], label[alive]))
-            if states.shape[1] > limit:
-                return None
-        points = np.empty((states.shape[1], len(self.domain)), np.int16)
-        row = np.arange(states.shape[1])
-        for i in reversed(range(len(self.domain))):
-            points[:, i] = steps[i][1][row]
-            row = steps[i][0][row]
-        return points
+                table = layer.padded[:-1]
+                readers[layer.variable].append((a, start, table.shape[1]))
+                tables.append(table.ravel())
+                start += table.size
+        reader_ptr = pointers(map(len, readers))
+        rows = np.array([r for own in readers for r in own], np.int64).reshape(-1, 3)
+        states = np.zeros((len(self.domain) + 1, len(self.automata)), np.int32)
+        flat = np.concatenate([*tables, np.empty(0, np.int32)])
+        points = np.empty((min(limit, self.most), len(self.domain)), np.int16)
+        given = label_ptr, labels.astype(np.int16), reader_ptr, rows, flat, label_ptr[:-1].copy(), states
+        count = _LIST(*given, points)
+        if count > len(points):
+            return None
+        return points[:count].copy() if 2 * count < len(points) else points[:count]
 
 
 def categorical(domain: Domain, name: str) -> Categorical:
