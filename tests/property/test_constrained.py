@@ -15,14 +15,17 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import condition
+from certimap.conversions.circuit_to_tree import network_of_circuit
 from certimap.core.box import Boxes
 from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.constraints import AllDifferent, Allowed, AtLeast, AtMost, Exactly, Implies, Linear, Never
+from certimap.core.control import Control
 from certimap.core.posterior import Masses, Regions
 from certimap.core.query import make_query
 from certimap.core.rules import Rules
 from certimap.densities.posterior import MixedNormals
-from certimap.errors import QueryError, SolverError
+from certimap.errors import NoAnswer, QueryError, SolverError
+from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.testing.models import (
     BoundedTable,
     IntervalTable,
@@ -110,11 +113,12 @@ def test_answers_and_bounds_against_enumeration(kind, seed):
     solver, k = str(rng.choice(SOLVERS[kind])), int(rng.choice([1, 1, 3, 7]))
     how = {"epsilon": float(rng.choice([0.0, 0.2])), "delta": float(rng.choice([0.0, 0.0, 0.1]))}
     asked = {"solver": solver, "top_k": k, "rng": seed, "max_samples": 3000, "progress": False, **how}
+    asked["constraints"] = view.rules.constraints
     if truth[0] == -np.inf:
-        with pytest.raises((QueryError, SolverError), match="satisfies"):
-            cm.map_query(view, **asked)
+        with pytest.raises((NoAnswer, SolverError), match="satisfies"):
+            cm.map_query(view.whole, **asked)
         return
-    result = cm.map_query(view, **asked)
+    result = cm.map_query(view.whole, **asked)
     upper = result.log_upper_bound if view.facts.is_normalised else result.log_joint_upper_bound
     assert upper >= truth[0] - MARGIN
     found = np.array([view.domain.encode(answer) for answer, _ in result.top])
@@ -191,21 +195,21 @@ def test_numbers_beside_labels_against_a_grid(seed):
     rng = np.random.default_rng(seed)
     circuit, log_prob = mixed_circuit(rng)
     rules = random_rules(rng, circuit.domain)
-    view = ConstrainedPosterior(condition(circuit, make_query(circuit.domain)), rules)
+    asked = {"constraints": rules.constraints, "rng": seed, "progress": False}
     grid = np.linspace(-12.0, 12.0, 4001)
     points = np.array([[a, b, r] for a in range(2) for b in range(3) for r in grid])
     log_probs = np.where(rules.satisfied(points), log_prob(points), -np.inf)
     if not np.any(log_probs > -np.inf):
-        with pytest.raises(QueryError, match="satisfies"):
-            cm.map_query(view, epsilon=1e-4, delta=0.0, rng=seed, progress=False)
+        with pytest.raises(NoAnswer, match="satisfies"):
+            cm.map_query(circuit, **asked, epsilon=1e-4, delta=0.0)
         return
-    result = cm.map_query(view, epsilon=1e-4, delta=0.0, rng=seed, progress=False)
+    result = cm.map_query(circuit, **asked, epsilon=1e-4, delta=0.0)
     assert result.solver == "frontier"
     assert result.certificate.kind is not cm.CertificateKind.NONE
     assert result.log_upper_bound >= log_probs.max() - MARGIN
     assert result.log_prob >= log_probs.max() - 1.01e-4
     assert rules.satisfied(circuit.domain.encode(result.assignment)[None])[0]
-    drawn = cm.map_query(view, solver="budget", max_samples=200, rng=seed, progress=False)
+    drawn = cm.map_query(circuit, solver="budget", max_samples=200, **asked)
     assert drawn.certificate.kind is cm.CertificateKind.NONE
     assert rules.satisfied(circuit.domain.encode(drawn.assignment)[None])[0]
 
@@ -229,14 +233,70 @@ def test_gaussians_per_state_against_every_state_alone(seed):
         if rules.satisfied(whole.placed(k, np.zeros((1, len(whole.real)))))[0]:
             alone = cm.map_query(part, solver="frontier", epsilon=1e-6, delta=0.0, rng=0, progress=False)
             tops.append(alone.log_prob)
-    asked = {"epsilon": 1e-4, "delta": 0.0, "rng": seed, "progress": False}
-    view = ConstrainedPosterior(whole, rules)
+    asked = {"constraints": rules.constraints, "epsilon": 1e-4, "delta": 0.0, "rng": seed, "progress": False}
     if not tops:
-        with pytest.raises(QueryError, match="satisfies"):
-            cm.map_query(view, **asked)
+        with pytest.raises(NoAnswer, match="satisfies"):
+            cm.map_query(network, **asked)
         return
-    result = cm.map_query(view, **asked)
+    result = cm.map_query(network, **asked)
     assert result.certificate.kind is not cm.CertificateKind.NONE
     assert result.log_upper_bound >= max(tops) - MARGIN
     assert result.log_prob >= max(tops) - 1.02e-4
     assert rules.satisfied(whole.domain.encode(result.assignment)[None])[0]
+
+
+@settings(max_examples=25)
+@given(SEEDS)
+def test_structured_circuits_as_networks_against_enumeration(seed):
+    rng = np.random.default_rng(seed)
+    domain = cm.Domain.of_sizes(int(k) for k in rng.integers(2, 4, int(rng.integers(3, 6))))
+    circuit = random_circuit(rng, domain)
+    network = network_of_circuit(circuit, Control())
+    names = [domain.names[int(i)] for i in rng.permutation(len(domain))]
+    evidence = {names[0]: domain[names[0]].states[0]} if rng.random() < 0.5 else {}
+    query = make_query(domain, names[1:], evidence)
+    whole, rules = CircuitPosterior.from_circuit(circuit, query), random_rules(rng, query.query_domain)
+    points = all_points(whole.domain)
+    truth = np.sort(np.where(rules.satisfied(points), whole.log_prob(points), -np.inf))[::-1]
+    solver, k = str(rng.choice(["auto", "set_elimination", "pac"])), int(rng.choice([1, 3]))
+    asked = {"solver": solver, "top_k": k, "rng": seed, "max_samples": 2000, "progress": False}
+    if truth[0] == -np.inf:
+        with pytest.raises(NoAnswer, match="satisfies"):
+            cm.map_query(circuit, names[1:], evidence, constraints=rules.constraints, **asked)
+        return
+    result = cm.map_query(circuit, names[1:], evidence, constraints=rules.constraints, **asked)
+    assert network is None or np.allclose(
+        condition(network, make_query(network.domain, names[1:], evidence)).log_prob(points),
+        whole.log_prob(points),
+        atol=1e-9,
+    )
+    assert result.log_evidence == pytest.approx(whole.facts.log_evidence, abs=1e-9)
+    assert result.log_upper_bound >= truth[0] - MARGIN
+    found = np.array([whole.domain.encode(answer) for answer, _ in result.top])
+    assert np.all(rules.satisfied(found))
+    assert np.allclose([value for _, value in result.top], whole.log_prob(found), atol=1e-9)
+    if solver != "pac":
+        assert result.certificate.kind is cm.CertificateKind.EXACT
+        assert np.allclose(whole.log_prob(found), truth[: len(found)], atol=1e-8)
+
+
+def test_a_hidden_tree_counts_under_constraints():
+    """A binding limit on 24 variables: too many answers to list, and bounds of boxes alone do not close."""
+    rng, n, k = np.random.default_rng(0), 24, 4
+    domain = cm.Domain.of_sizes([2] * n)
+    parent = np.array([-1, *(int(rng.integers(max(0, i - 3), i)) for i in range(1, n))])
+    emission = [rng.dirichlet(np.full(2, 0.7), k) for _ in range(n)]
+    model = HiddenChowLiuModel(
+        domain, parent, rng.dirichlet(np.ones(k)), rng.dirichlet(np.full(k, 0.3), (n, k)), emission
+    )
+    state = domain.variables[0].states[1]
+    asked = {"constraints": [AtMost(5, domain.names, state)], "top_k": 2, "progress": False, "rng": 0}
+    results = [cm.map_query(m, **asked) for m in (model, model.to_circuit())]
+    points = Rules.of(domain, asked["constraints"]).listed(2**20)
+    truth = np.sort(condition(model, make_query(domain)).log_prob(points))[::-1]
+    free = cm.map_query(model, progress=False)
+    assert sum(value == state for value in free.assignment.values()) > 5
+    for result in results:
+        assert result.certificate.kind is cm.CertificateKind.EXACT
+        assert set(result.assignment) == set(domain.names)
+        assert np.allclose([value for _, value in result.top], truth[:2], atol=1e-9)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from certimap.certify import bounds
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.model import Model
-from certimap.core.posterior import Masses, Posterior
+from certimap.core.posterior import Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
 from certimap.core.result import MapResult
 from certimap.errors import ModelError
+from certimap.solvers.registry import SMALL_SPACE
 from certimap.solvers.request import Request
 
 if TYPE_CHECKING:
     from certimap.core.constraints import Constraint
     from certimap.core.rules import Rules
+    from certimap.networks.network import Network
 
+UNDER_RULES = frozenset({Draws, Masses, Probes, Decodes})  # capabilities that constraints leave a posterior
 POINTS = ("certimap.networks.posterior:NetworkPosterior",)  # of a network whose answers are listed
 MOST_LISTED = 2**21  # answers that `auto` lists
 QUICKLY_LISTED, LISTED_WORK = 1e7, 1e9  # table entries visited: with no look for a better way, and at most
@@ -47,7 +53,9 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
     """Return the query to condition on: of a network, with counters unless its answers are to be listed."""
     from certimap.networks.network import Network
 
-    if not isinstance(model, Network) or not len(query.variables):
+    if not isinstance(model, Network):
+        return _posed_to_tree(model, query, request, control)
+    if not len(query.variables):
         return query
     from certimap.networks.constrained import constrained
 
@@ -72,15 +80,58 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
     return counted
 
 
-def network_of(model: Model, query: Query) -> tuple[Model, bool]:
-    """Return the model that a posed query is to, and whether it is a network with counters."""
-    if query.rules is None or len(query.domain) == len(model.domain):
-        return model, False
-    from certimap.networks.constrained import constrained_network
+def _posed_to_tree(model: Model, query: Query, request: Request, control: Control) -> Query:
+    """Return the query, to a network with counters where the model is another form of a network that is no wider.
+
+    Few answers are listed instead, and searches by the model's own bounds need no counters.
+    """
+    assert query.rules is not None
+    solver, limits = request.solver, replace(request.limits, control=control)
+    if solver == "auto":
+        is_alone = query.rules.most <= SMALL_SPACE
+    else:
+        is_alone = solver.family != "sampling" and offers(UNDER_RULES, solver.needs)
+    if is_alone or request.proof_bytes is not None or not len(query.variables):
+        return query
+    from certimap.conversions import plan
+    from certimap.networks.constrained import constrained
+
+    try:
+        if (network := _as_network(model, control)) is None:
+            return query
+        more = np.zeros(network.domain.total_states - len(query.log_weights))
+        weights = np.concatenate([query.log_weights, more])
+        counting, counted = constrained(network, replace(query, domain=network.domain, log_weights=weights))
+        return counted if Masses in plan(counting, counted, limits=limits).row.offers else query
+    except (TimeUp, ModelError):
+        return query
+
+
+def _as_network(model: Model, control: Control) -> Network | None:
+    """Return a network, or another model that is one with hidden variables, as a network; None for the rest."""
+    from certimap.circuits.circuit import Circuit
+    from certimap.conversions.circuit_to_tree import network_of_circuit
     from certimap.networks.network import Network
 
-    assert isinstance(model, Network)
-    return constrained_network(model, query.rules.constraints), True
+    found = model if isinstance(model, Network) else model.kept.get("network")
+    if found is None and isinstance(model, Circuit):
+        found = network_of_circuit(model, control)
+    elif found is None and (to_network := getattr(model, "to_network", None)) is not None:
+        found = to_network()
+    if found is not None and found is not model:
+        model.kept.put("network", found, sum(factor.log_table.nbytes for factor in found.factors))
+    return found
+
+
+def network_of(model: Model, query: Query) -> tuple[Model, bool]:
+    """Return the model that a posed query is to, and whether it is a network with counters."""
+    if query.rules is None or query.domain is model.domain:
+        return model, False
+    from certimap.networks.constrained import constrained_network
+
+    network = _as_network(model, Control())
+    assert network is not None
+    return constrained_network(network, query.rules.constraints), True
 
 
 def is_listed(model: Model, query: Query) -> bool:
@@ -104,10 +155,10 @@ def signed_under(
     if query is None or found.log_joint is None or not network_of(model, query)[1]:
         return found
     from certimap.networks.constrained import log_evidence_of_whole
-    from certimap.networks.network import Network
 
-    assert isinstance(model, Network)
-    total = log_evidence_of_whole(model, query, control)
+    network = _as_network(model, control)
+    assert network is not None
+    total = log_evidence_of_whole(network, query, control)
     log_evidence, value, upper = None, None, None
     if total is not None:
         log_evidence, value = total.log_value, min(found.log_joint - total.log_value, 0.0)
@@ -123,7 +174,8 @@ def signed_under(
         log_prob=value,
         log_evidence=log_evidence,
         log_upper_bound=upper,
-        top=None if found.top is None else [(answer, x + (now - was)) for answer, x in found.top],
+        # those of probability 0 may be no answers
+        top=None if found.top is None else [(a, x + (now - was)) for a, x in found.top if x > -math.inf],
         min_entropy_bits=None if value is None or upper is None else bounds.min_entropy_bits(upper, value),
         history=[replace(entry, **{n: getattr(entry, n) + shift for n in logs}) for entry in found.history],
     )

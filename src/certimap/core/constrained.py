@@ -58,13 +58,12 @@ class ConstrainedPosterior:
     def possible_point(self) -> Points:
         """Return the best of a few answers, or none if none was found, shape (at most 1, n)."""
         rng, whole, domain = np.random.default_rng(0), self.whole, self.domain
-        if isinstance(whole, Draws):
-            points = whole.sample(N_TRIED, rng)
-        elif domain.is_discrete:
-            points = rng.integers(0, domain.n_states, (N_TRIED, len(domain))).astype(domain.point_dtype)
-        else:
-            points = prober_of(whole).starts() if isinstance(whole, Probes) else np.empty((0, len(domain)))
-        points = self.repaired(points)
+        tried = [whole.sample(N_TRIED, rng)] if isinstance(whole, Draws) else []
+        if domain.is_discrete:
+            tried.append(rng.integers(0, domain.n_states, (N_TRIED, len(domain))).astype(domain.point_dtype))
+        elif isinstance(whole, Probes):
+            tried.append(prober_of(whole).starts())
+        points = self.repaired(np.concatenate(tried)) if tried else np.empty((0, len(domain)))
         return points[np.argsort(-whole.log_prob(points), kind="stable")[:1]]
 
     def repaired(self, points: Points) -> Points:
