@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 UNDER_RULES = frozenset({Draws, Masses, Probes, Decodes})  # capabilities that constraints leave a posterior
 POINTS = ("certimap.networks.posterior:NetworkPosterior",)  # of a network whose answers are listed
-MOST_LISTED = 2**21  # answers that `auto` lists
 QUICKLY_LISTED, LISTED_WORK = 1e7, 1e9  # table entries visited: with no look for a better way, and at most
 
 
@@ -64,14 +63,15 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
         return query if solver.name == "exhaustive" else constrained(model, query)[1]
     network, counted = constrained(model, query)
     assert query.rules is not None
-    if request.proof_bytes is not None or query.rules.most > MOST_LISTED:
+    n_answers = query.rules.listable
+    if request.proof_bytes is not None or n_answers is None:
         return counted
     from certimap.conversions import plan
 
     limits = replace(request.limits, control=control)
     try:
         point = plan(model, query, wants=POINTS, limits=limits).options[0].estimate
-        work = point.work * query.rules.most
+        work = point.work * n_answers
         if point.fits and work <= LISTED_WORK:
             has_tables = work > QUICKLY_LISTED and Masses in plan(network, counted, limits=limits).row.offers
             return counted if has_tables else query

@@ -64,6 +64,7 @@ class AtomStore:
         self._n_bytes_row = (len(domain) * self._item_bits + 7) // 8
         self._n_words = max(1, (self._n_bytes_row + 7) // 8)
         self.n = 0
+        self._is_answer = np.empty(1024 if constrained else 0, np.bool_)
         self._kept = np.empty((1024, self._n_words), np.uint64)
         self._log_probs = np.empty(1024)
         self._log_uppers = np.empty(1024) if two_sided else self._log_probs
@@ -84,6 +85,11 @@ class AtomStore:
     def log_masses(self) -> Floats:
         """ln p of every point, shape (n,): a view; unlike `log_probs`, also of points that are no answers."""
         return self._log_masses[: self.n]
+
+    @property
+    def n_answers(self) -> int:
+        """The number of points that satisfy the constraints, if there are any."""
+        return int(np.count_nonzero(self._is_answer[: self.n])) if self.constrained else self.n
 
     @property
     def n_bytes(self) -> int:
@@ -109,7 +115,7 @@ class AtomStore:
         """Store lower and upper bounds on ln p from position `start` on; under constraints, of answers alone."""
         rows = slice(start, start + len(log_probs))
         if self.constrained and is_answer is not None:
-            self._log_masses[rows] = log_probs
+            self._log_masses[rows], self._is_answer[rows] = log_probs, is_answer
             log_probs, log_uppers = (np.where(is_answer, x, -np.inf) for x in (log_probs, log_uppers))
         self._log_probs[rows] = log_probs
         if self.two_sided:
@@ -153,6 +159,7 @@ class AtomStore:
             self._kept, log_uppers = grown(self._kept, size, self.n), self._log_uppers
             self._log_probs = grown(self._log_probs, size, self.n)
             self._log_uppers = grown(log_uppers, size, self.n) if self.two_sided else self._log_probs
+            self._is_answer = grown(self._is_answer, size, self.n) if self.constrained else self._is_answer
             self._log_masses = grown(self._log_masses, size, self.n) if self.constrained else self._log_probs
         if 2 * n > len(self._table):
             self._refill(1 << (2 * n).bit_length())

@@ -226,12 +226,16 @@ class Ledger(Findings):
         if self.domain.is_discrete:
             n_points = math.prod(self.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
             if boxes is not None or rules is not None:
-                points = self.atoms.points(slice(None))
-                inside = np.True_ if boxes is None else boxes.holds(points)
-                n_seen = int(np.sum(inside & (np.True_ if rules is None else rules.satisfied(points))))
+                n_seen = self.atoms.n_answers
+                if boxes is not None:
+                    points = self.atoms.points(slice(None))
+                    n_seen = int(
+                        np.sum(boxes.holds(points) & (True if rules is None else rules.satisfied(points)))
+                    )
         if rules is not None:
-            listed = rules.listed(max(MOST_LISTED, n_seen), None if boxes is None else boxes.mask[0])
-            n_points = -1 if listed is None else len(listed)
+            limit = max(MOST_LISTED, n_seen)
+            listed = None if boxes is None else rules.listed(limit, boxes.mask[0])
+            n_points = rules.count(limit) if boxes is None else None if listed is None else len(listed)
         if n_seen != n_points:
             raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arguments import shown
-from certimap.core.arrays import Flags, Ints32, pointers
+from certimap.core.arrays import Flags, Ints, Ints32, pointers
 from certimap.core.box import Points
 from certimap.core.constraints import AllDifferent, Constraint
 from certimap.core.domain import Categorical, Domain
@@ -20,6 +20,11 @@ from certimap.core.named import Named
 from certimap.errors import NoAnswer, QueryError
 
 MOST_STATES = 2**16  # of an automaton, after any variable
+STEPS_PER_ANSWER = 4  # labels tried per variable of each answer that may be listed, after which listing gives up
+MOST_COUNTED = 2**21  # answers that `auto` lists, where their number is known, and
+MOST_LISTED = 2**16  # where they have to be listed to be counted
+LARGE = 2**12  # points from which they are checked by compiled code
+_ACCEPTED: Any = Named("certimap.kernels.listing:accepted")
 _LIST: Any = Named("certimap.kernels.listing:list_answers")
 
 
@@ -165,12 +170,28 @@ class Rules:
             for automaton in self.automata
         ]
 
+    @cached_property
+    def _readers(self) -> tuple[Ints, Ints, Ints32]:
+        """The automata for kernels: what reads each variable, and all tables (see `certimap.kernels.listing`)."""
+        readers, tables, start = [list[tuple[int, int, int]]() for _ in self.domain], list[Ints32](), 0
+        for a, layers in enumerate(self._layers):
+            for layer in layers:
+                table = layer.padded[:-1]
+                readers[layer.variable].append((a, start, table.shape[1]))
+                tables.append(table.ravel())
+                start += table.size
+        rows = np.array([r for own in readers for r in own], np.int64).reshape(-1, 3)
+        return pointers(map(len, readers)), rows, np.concatenate([*tables, np.empty(0, np.int32)])
+
     def satisfied(self, points: Points) -> Flags:
         """Return whether each point satisfies all constraints, shape (batch,).
 
         `points` hold state positions of the query variables, shape (batch, n).
         """
         out = np.ones(len(points), np.bool_)
+        if len(points) >= LARGE and self.domain.is_discrete:
+            _ACCEPTED(*self._readers, np.asarray(points, np.int16), len(self.automata), out)
+            return out
         for layers in self._layers:
             state = np.zeros(len(points), np.int32)
             for layer in layers:
@@ -215,6 +236,13 @@ class Rules:
         names = [v.name for automaton in self.automata for v in automaton.variables]
         return len(names) == len(set(names))
 
+    @cached_property
+    def listable(self) -> int | None:
+        """The number of answers, where there are few enough for `auto` to list them; else None."""
+        limit = MOST_COUNTED if self.is_counted else MOST_LISTED
+        count = self.count(limit)
+        return count if count is not None and count <= limit else None
+
     def count(self, limit: int) -> int | None:
         """Return the number of answers, or None where it takes more than `limit` partial ones to tell."""
         if self.is_counted:
@@ -226,9 +254,8 @@ class Rules:
         """Return all answers as points, shape (count, n), in order; None where there are more than `limit`.
 
         `mask` is bool, shape (total_states,): the states to choose from, None for all. Discrete domains only.
-
-        Cost: where constraints share variables, partial answers that none completes are visited too, at most
-        `most` times the number of states.
+        None also where constraints share variables and leave so many partial answers without a whole one that
+        finding them takes many times the work of listing `limit` answers.
         """
         full = np.ones(self.domain.total_states, np.bool_) if mask is None else mask
         left = self.narrowed(full[None])[0]
@@ -236,20 +263,11 @@ class Rules:
             return np.empty((int(not len(self.domain)), len(self.domain)), np.int16)
         label_ptr = np.append(0, np.cumsum(left))[self.domain.offsets].astype(np.int64)
         labels = np.flatnonzero(left) - np.repeat(self.domain.offsets[:-1], np.diff(label_ptr))
-        readers, tables, start = [list[tuple[int, int, int]]() for _ in self.domain], list[Ints32](), 0
-        for a, layers in enumerate(self._layers):
-            for layer in layers:
-                table = layer.padded[:-1]
-                readers[layer.variable].append((a, start, table.shape[1]))
-                tables.append(table.ravel())
-                start += table.size
-        reader_ptr = pointers(map(len, readers))
-        rows = np.array([r for own in readers for r in own], np.int64).reshape(-1, 3)
+        reader_ptr, rows, flat = self._readers
         states = np.zeros((len(self.domain) + 1, len(self.automata)), np.int32)
-        flat = np.concatenate([*tables, np.empty(0, np.int32)])
         points = np.empty((min(limit, self.most), len(self.domain)), np.int16)
         given = label_ptr, labels.astype(np.int16), reader_ptr, rows, flat, label_ptr[:-1].copy(), states
-        count = _LIST(*given, points)
+        count = _LIST(*given, points, STEPS_PER_ANSWER * limit * len(self.domain))
         if count > len(points):
             return None
         return points[:count].copy() if 2 * count < len(points) else points[:count]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from certimap.core.arrays import Ints, Ints16, Ints32
+import numpy as np
+
+from certimap.core.arrays import Flags, Ints, Ints16, Ints32
 from certimap.kernels.jit import jit
 
 
 @jit()
 def list_answers(
     label_ptr: Ints, labels: Ints16, reader_ptr: Ints, readers: Ints, tables: Ints32, at: Ints, states: Ints32,
-    points: Ints16,
+    points: Ints16, most_steps: int,
 ) -> int:  # fmt: skip
     """Write the first answers to `points`, shape (batch, n); return how many there are, or batch + 1 for more.
+
+    After `most_steps` labels it gives up, and returns batch + 1 too.
 
     Variable i may take `labels[label_ptr[i] : label_ptr[i + 1]]`, and `readers[reader_ptr[i] : reader_ptr[i + 1]]`
     read it: rows of an automaton, the start of its table in `tables`, and the table's width. `at`: int64, shape
     (n,), equal to `label_ptr` without its end. `states`: zeros, shape (n + 1, automata).
     """
     n, n_automata = points.shape[1], states.shape[1]
-    i, count = 0, 0
+    i, count, n_steps = 0, 0, 0
     while i >= 0:
         if at[i] == label_ptr[i + 1]:
             at[i] = label_ptr[i]
@@ -26,6 +30,9 @@ def list_answers(
             if i >= 0:
                 at[i] += 1
             continue
+        n_steps += 1
+        if n_steps > most_steps:
+            return len(points) + 1
         label = labels[at[i]]
         is_alive = True
         for a in range(n_automata):
@@ -50,3 +57,18 @@ def list_answers(
         count += 1
         at[i] += 1
     return count
+
+
+@jit()
+def accepted(reader_ptr: Ints, readers: Ints, tables: Ints32, points: Ints16, n_automata: int, out: Flags) -> None:
+    """Set whether all automata accept each point, shape (batch,); arguments as in `list_answers`."""
+    states = np.zeros(n_automata, np.int64)
+    for b in range(len(points)):
+        states[:] = 0
+        out[b] = True
+        for i in range(points.shape[1]):
+            for r in range(reader_ptr[i], reader_ptr[i + 1]):
+                a = readers[r, 0]
+                if states[a] >= 0:
+                    states[a] = tables[readers[r, 1] + states[a] * readers[r, 2] + points[b, i]]
+                    out[b] &= states[a] >= 0

@@ -22,6 +22,7 @@ from certimap.solvers.base import Family, Judging, Solver
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
+CELLS_PER_STEP = 2**19  # of listed points: 1 MiB, which stays in the cache
 LEAST_STEP = 64  # points per step, which kernels process together
 LARGEST_KEPT = 2**20  # numbers in a cached list of points: 2 MiB
 
@@ -90,6 +91,7 @@ class Exhaustive(Solver):
             rows = posterior.rules.listed(self.max_states, None if boxes is None else boxes.mask[0])
             if rows is None:
                 raise SolverError(f"more than max_states={self.max_states:,} have to be listed; raise it")
+            n_step = min(n_step, max(LEAST_STEP, CELLS_PER_STEP // max(1, len(posterior.domain))))
             return EnumerationState(0, max(len(rows), 1), n_step, boxes, rows)
         n_total = math.prod(posterior.domain.n_states.tolist()) if boxes is None else boxes.sizes()[0]
         return EnumerationState(0, n_total, n_step, boxes)

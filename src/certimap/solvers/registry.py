@@ -200,8 +200,8 @@ def choose(posterior: Posterior) -> Solver:
     if isinstance(posterior, Probes | Bounds):
         limit = SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
     if isinstance(posterior, ConstrainedPosterior):
-        n_answers = posterior.rules.count(SMALL_SPACE) if posterior.domain.is_discrete else None
-        is_small = n_answers is not None and n_answers <= SMALL_SPACE and n_answers * posterior.facts.work <= limit
+        n_answers = posterior.rules.listable if posterior.domain.is_discrete else None
+        is_small = n_answers is not None and n_answers * posterior.facts.work <= limit
     else:
         is_small = _is_small(posterior.domain, posterior.facts.work, limit)
     if is_listed and is_small:
