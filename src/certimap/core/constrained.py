@@ -13,6 +13,7 @@ from certimap.core.box import Answers, Boxes, Points, SearchBoxes
 from certimap.core.control import Control
 from certimap.core.posterior import (
     Bounds,
+    Capability,
     Decodes,
     Draws,
     Guesses,
@@ -98,7 +99,7 @@ class ConstrainedPosterior:
         return np.where(allowed, self.whole.log_mass_each(boxes), -np.inf)
 
 
-_CAPABILITY_OF: dict[str, Any] = {
+_CAPABILITY_OF: dict[str, Capability] = {
     "log_prob_interval": TwoSided,
     "sample": Draws,
     "log_mass": Masses,
