@@ -44,6 +44,17 @@ def test_points_outside_count_with_their_mass_and_are_no_answers():
     assert ledger.satisfied
 
 
+def test_the_books_balance_with_the_mass_of_what_is_no_answer():
+    settled, closed = Ledger(view()), Ledger(view())
+    settled.settle(TABLE.points)
+    closed.settle(TABLE.points[view().rules.satisfied(TABLE.points)])
+    closed.close(-math.inf, math.log(0.75))
+    for ledger in (settled, closed):
+        ledger.frontier(-math.inf, -math.inf)
+        assert ledger.satisfied
+        assert ledger.log_frontier_bound == -math.inf
+
+
 def test_merged_parts_keep_the_mass_of_points_that_are_no_answers():
     part = np.ones((2, 6), np.bool_)
     part[0, 0] = part[1, 1] = False
