@@ -15,12 +15,13 @@ import typer
 
 import certimap
 from certimap.ask.batch import BatchRow
+from certimap.core.constraints import AtMost, Constraint, Never, constraints_of
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.errors import QueryError, did_you_mean
 from certimap.io import evidence as files
 from certimap.io.evidence import ASSIGNMENT_FORMATS, Asked, Evidence, EvidenceCase, TextOptions
-from certimap.io.files import suffix_of
+from certimap.io.files import parsed_json, suffix_of
 from certimap.io.formats import suffixes
 from certimap.solvers.registry import names
 
@@ -74,6 +75,22 @@ def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
     except ValueError:
         told = f"--upper-bound {text!r} is no bound; SOURCE:log_joint=X or SOURCE:log_prob=X is expected"
         raise QueryError(told) from None
+
+
+def read_constraints(
+    path: Path | None, at_most: Sequence[str] | None, never: Sequence[str] | None, domain: Domain
+) -> list[Constraint]:
+    """Return the constraints of --constraints, --at-most and --never."""
+    found = [] if path is None else list(constraints_of(parsed_json(path)))
+    for text in at_most or ():
+        number, colon, rest = text.partition(":")
+        names, equals, label = rest.rpartition("=")
+        if not colon or not equals or not number.strip().isdecimal():
+            raise QueryError(f"--at-most {text!r} is no constraint; expected K:A,B,C=STATE")
+        listed = split_list(names)
+        found.append(AtMost(int(number), listed, domain[listed[0]].parse(label.strip())))
+    found += [Never(dict(parse_evidence([text], domain))) for text in never or ()]
+    return found
 
 
 def _as_pair(text: str, domain: Domain) -> tuple[str, Any] | None:

@@ -100,6 +100,17 @@ class RequestOptions:
             help="What another program proved: a bound on ln p(q, e), or log_prob=X on ln p(q | e).",
         ),
     ] = None
+    constraints: Annotated[
+        Path | None,
+        option("--constraints", metavar="FILE.json", help="A list of rules that the answers satisfy."),
+    ] = None
+    at_most: Annotated[
+        list[str] | None,
+        option("--at-most", metavar="K:A,B,C=STATE", help="At most K of these have the state; repeatable."),
+    ] = None
+    never: Annotated[
+        list[str] | None, option("--never", metavar="A=x,B=y", help="Never all of these together; repeatable.")
+    ] = None
     workers: WorkersOption = None
     device: Annotated[
         str | None, option("--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.")
@@ -130,6 +141,7 @@ class RequestOptions:
             "top_k": self.top_k,
             "top_mass": self.top_mass,
             "workers": self.workers,
+            "constraints": options.read_constraints(self.constraints, self.at_most, self.never, domain) or None,
         }
 
 

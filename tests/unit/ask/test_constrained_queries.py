@@ -44,18 +44,18 @@ def constraint(rng, domain, names):
         return cm.Never(states), lambda x: any(x[n] != s for n, s in states.items())
     if kind == 4:
         first, second = pick(some), pick(rng.choice(names, 1).tolist())
-        return cm.Implies(first, second), lambda x: (
-            any(x[n] != s for n, s in first.items()) or all(x[n] == s for n, s in second.items())
-        )
+        return cm.Implies(
+            first, second
+        ), lambda x: any(x[n] != s for n, s in first.items()) or all(x[n] == s for n, s in second.items())
     if kind == 5:
         two = rng.choice(names, 2, replace=False).tolist()
         return cm.AllDifferent(two), lambda x: x[two[0]] != x[two[1]]
     if kind == 6:
         weights = {n: {s: float(rng.integers(-2, 4)) for s in domain[n].states} for n in some}
         low = float(rng.integers(-2, 3))
-        return cm.Linear(weights, at_least=low, at_most=low + 2), lambda x: (
-            low <= sum(weights[n][x[n]] for n in some) <= low + 2
-        )
+        return cm.Linear(
+            weights, at_least=low, at_most=low + 2
+        ), lambda x: low <= sum(weights[n][x[n]] for n in some) <= low + 2
     rows = [tuple(pick(some).values()) for _ in range(rng.integers(1, 5))]
     return cm.Allowed(some, rows), lambda x: tuple(x[n] for n in some) in rows
 
@@ -109,7 +109,7 @@ def check(model, query, evidence, constraints, test, **settings):
         assert not best
         return None
     assert best
-    value = dict((tuple(a.values()), v) for a, v in best)[tuple(found.assignment.values())]
+    value = {tuple(a.values()): v for a, v in best}[tuple(found.assignment.values())]
     assert found.log_prob == pytest.approx(value, abs=1e-9)
     assert found.log_upper_bound >= best[0][1] - 1e-9
     if found.certified:
@@ -134,3 +134,94 @@ def test_answers_are_the_best_of_those_that_satisfy_the_constraints(solver, seed
             assert solver in ("frontier", "set_elimination", "bucket_elimination", "hbfs", "aobb")
             continue
         assert found is None or found.certified or solver == "pac"
+
+
+FAULTS = [f"f{i}" for i in range(5)]
+
+
+def diagnosis(alarm="yes"):
+    """Return a network of five faults and three noisy-or alarms, and evidence."""
+    states = {n: ["no", "yes"] for n in [*FAULTS, "a0", "a1", "a2"]}
+    parents = {"a0": FAULTS[:3], "a1": FAULTS[1:4], "a2": FAULTS[2:]}
+    tables = {f: [0.9 - 0.02 * i, 0.1 + 0.02 * i] for i, f in enumerate(FAULTS)}
+    tables |= {a: cm.NoisyOr(dict.fromkeys(names, 0.8), leak=0.01) for a, names in parents.items()}
+    return cm.BayesianNetwork.from_cpts(states, parents, tables), {"a0": alarm, "a1": "no", "a2": alarm}
+
+
+def test_probabilities_stay_those_of_the_unconstrained_network():
+    model, evidence = diagnosis()
+    free = cm.map_query(model, FAULTS, evidence, top_k=32)
+    values = {tuple(a.values()): v for a, v in free.top}
+    for proof in (False, True):  # the first lists the answers, the second counts in the network
+        found = cm.map_query(
+            model, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")], top_k=3, proof=proof
+        )
+        assert found.log_evidence == pytest.approx(free.log_evidence)
+        assert found.certificate.kind == "exact"
+        assert [v for _, v in found.top] == pytest.approx([values[tuple(a.values())] for a, _ in found.top])
+        assert all(list(a.values()).count("yes") <= 1 for a, _ in found.top)
+        assert found.log_prob == pytest.approx(found.top[0][1])
+        assert found.log_joint == pytest.approx(found.log_prob + found.log_evidence)
+        assert found.log_upper_bound >= found.log_prob - 1e-9
+        assert found.history[-1].log_prob == pytest.approx(found.log_prob)
+
+
+def test_an_observed_variable_counts_with_its_state():
+    model, evidence = diagnosis()
+    rules = [cm.AtMost(1, FAULTS, "yes")]
+    found = cm.map_query(model, FAULTS[1:], evidence | {"f0": "yes"}, constraints=rules)
+    assert set(found.assignment.values()) == {"no"}
+    with pytest.raises(NoAnswer, match="observed states"):
+        cm.map_query(model, FAULTS[2:], evidence | {"f0": "yes", "f1": "yes"}, constraints=rules)
+
+
+@pytest.mark.parametrize("settings", [{}, {"solver": "hbfs"}, {"solver": "exhaustive"}, {"proof": True}])
+def test_no_answer_is_told_from_impossible_evidence(settings):
+    model = cm.BayesianNetwork.from_cpts(
+        {"a": ["no", "yes"], "b": ["no", "yes"], "c": ["no", "yes"]}, {"b": ["a"]},
+        {"a": [0.5, 0.5], "b": [[1.0, 0.0], [0.0, 1.0]], "c": [1.0, 0.0]},
+    )  # fmt: skip
+    with pytest.raises(NoAnswer, match="AllDifferent"):
+        cm.map_query(model, ["a", "b"], constraints=[cm.AllDifferent(["a", "b"])], **settings)
+    with pytest.raises(ImpossibleEvidence):
+        cm.map_query(model, ["a", "b"], {"c": "yes"}, constraints=[cm.AllDifferent(["a", "b"])], **settings)
+
+
+def test_hidden_variables_take_no_constraint():
+    model, evidence = diagnosis()
+    with pytest.raises(QueryError, match="a constraint on hidden variables is evidence"):
+        cm.map_query(model, FAULTS[1:], evidence, constraints=[cm.Never(f0="yes", f1="yes")])
+
+
+def test_results_replay_explain_and_rows_keep_the_constraints():
+    pandas = pytest.importorskip("pandas")
+    model, evidence = diagnosis()
+    rules = [cm.AtMost(1, FAULTS, "yes"), cm.Never(f2="yes", f0="no")]
+    found = cm.map_query(model, FAULTS, evidence, constraints=rules, rng=1)
+    assert found.constraints == tuple(rules)
+    record = json.loads(found.to_json()) | {"asked": asked(model, FAULTS, evidence, {"constraints": rules})}
+    assert record["constraints"][0] == {"kind": "AtMost", "k": 1, "names": FAULTS, "state": "yes"}
+    assert replay(model, json.loads(json.dumps(record))).same
+    explained = found.explain()
+    assert explained.answer.assignment == found.assignment
+    assert list(explained.lead.runner_up.values()).count("yes") <= 1
+    rows = pandas.DataFrame([evidence, diagnosis("no")[1]])
+    for n_jobs in (None, 2):
+        answers = cm.map_query(model, FAULTS, rows, constraints=rules, rng=1, n_jobs=n_jobs)
+        assert answers[0].assignment == found.assignment
+        assert answers[0].log_prob == pytest.approx(found.log_prob)
+
+
+def test_a_posterior_takes_constraints():
+    model, evidence = diagnosis()
+    posterior = cm.condition(model, FAULTS, evidence)
+    rules = [cm.AtMost(1, FAULTS, "yes")]
+    found = cm.map_query(posterior, constraints=rules)
+    assert found.assignment == cm.map_query(model, FAULTS, evidence, constraints=rules).assignment
+
+
+def test_workers_share_one_query_under_constraints():
+    model, evidence = diagnosis()
+    rules = [cm.AtMost(1, FAULTS, "yes")]
+    found = cm.map_query(model, FAULTS, evidence, constraints=rules, n_jobs=2, solver="frontier")
+    assert found.assignment == cm.map_query(model, FAULTS, evidence, constraints=rules).assignment
