@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from certimap.core.arguments import (
     Record,
@@ -30,7 +30,20 @@ from certimap.core.arguments import (
 from certimap.core.domain import Categorical, Label
 from certimap.errors import QueryError, did_you_mean
 
-Pairs = tuple[tuple[str, Any], ...]  # names with labels or weights, in order
+Pairs = tuple[tuple[Any, Any], ...]  # names with labels or weights, in order: what a constraint holds
+States = Mapping[str, Label] | Pairs
+
+
+class Machine(NamedTuple):
+    """How a constraint reads its variables, one by one."""
+
+    start: Hashable  # the state before any is read
+    step: Callable[
+        [Any, str, Label], Hashable
+    ]  # (state, name, label) to the next state; None: no answer begins so
+    accepts: Callable[[Any], bool]  # whether joint states that end in this state may be answers
+    # for the variables read next, a test of states: whether one that is accepted may still follow
+    hopeful: Callable[[Sequence[Categorical]], Callable[[Any], bool]]
 
 
 @dataclass(frozen=True)
@@ -44,32 +57,35 @@ class Constraint:
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the variables, in order, each once."""
-        raise NotImplementedError
+        return tuple(dict.fromkeys(name for name, _ in self.labels))
 
     @property
-    def start(self) -> Hashable:
-        """The state before any variable is read."""
+    def machine(self) -> Machine:
+        """What reads the variables."""
+        return Machine(self._start, self._step, self._accepts, self._hopeful)
+
+    @property
+    def _start(self) -> Hashable:
         return 0
 
-    def step(self, state: Any, name: str, label: Label) -> Hashable:
-        """Return the state after the variable `name` is read as `label`, or None where no answer begins so."""
+    def _step(self, state: Any, name: str, label: Label) -> Hashable:
         raise NotImplementedError
 
-    def accepts(self, state: Any) -> bool:
-        """Return whether joint states that end in `state` may be answers."""
+    def _accepts(self, state: Any) -> bool:
         raise NotImplementedError
 
+    def _hopeful(self, rest: Sequence[Categorical]) -> Callable[[Any], bool]:
+        return lambda _: True
+
+    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        """Return the labels that the constraint names, with their variables."""
+        """The labels that the constraint names, with their variables."""
         return ()
 
+    @property
     def parts(self) -> Sequence[Constraint]:
-        """Return the constraints that are automata and that say the same together."""
+        """Constraints that are automata and that say the same together."""
         return [self]
-
-    def hopeful(self, rest: Sequence[Categorical]) -> Callable[[Any], bool]:
-        """Return a test of states: whether the variables of `rest`, read next, may end in an accepted one."""
-        return lambda _: True
 
     def to_dict(self) -> Record:
         """Return the JSON form: the kind and its arguments."""
@@ -133,7 +149,7 @@ class _Counted(Constraint):
     """A number of variables with one label, at least 0; the label is a state of each of the variables."""
 
     k: int
-    names: tuple[str, ...]
+    names: Sequence[str]
     state: Label
 
     def __post_init__(self) -> None:
@@ -142,36 +158,63 @@ class _Counted(Constraint):
         self._set(k=k, names=_names(place, self.names), state=_label(self.state))
 
     @property
-    def order(self) -> tuple[str, ...]:
-        return self.names
-
     def labels(self) -> Iterable[tuple[str, Label]]:
         return ((name, self.state) for name in self.names)
 
-    def step(self, state: int, name: str, label: Label) -> int | None:
+    def _step(self, state: int, name: str, label: Label) -> int | None:
         count = state + (label == self.state)
         return count if count <= self.k else None
 
-    def accepts(self, state: int) -> bool:
+    def _accepts(self, state: int) -> bool:
         return state == self.k
 
 
 class AtMost(_Counted):
-    """At most `k` of the variables `names` have the label `state`."""
+    """At most `k` of the variables have a label.
 
-    def accepts(self, state: int) -> bool:
+    Parameters
+    ----------
+    k
+        A whole number, at least 0.
+    names
+        The variables.
+    state
+        The label, a state of each of them.
+    """
+
+    def _accepts(self, state: int) -> bool:
         return True
 
 
 class AtLeast(_Counted):
-    """At least `k` of the variables `names` have the label `state`."""
+    """At least `k` of the variables have a label.
 
-    def step(self, state: int, name: str, label: Label) -> int:
+    Parameters
+    ----------
+    k
+        A whole number, at least 0.
+    names
+        The variables.
+    state
+        The label, a state of each of them.
+    """
+
+    def _step(self, state: int, name: str, label: Label) -> int:
         return min(self.k, state + (label == self.state))
 
 
 class Exactly(_Counted):
-    """Exactly `k` of the variables `names` have the label `state`."""
+    """Exactly `k` of the variables have a label.
+
+    Parameters
+    ----------
+    k
+        A whole number, at least 0.
+    names
+        The variables.
+    state
+        The label, a state of each of them.
+    """
 
 
 @dataclass(frozen=True)
@@ -184,8 +227,8 @@ class Implies(Constraint):
         Mappings from names to labels.
     """
 
-    premise: Pairs
-    conclusion: Pairs
+    premise: States
+    conclusion: States
 
     def __post_init__(self) -> None:
         premise = _states("the premise of Implies", self.premise)
@@ -199,23 +242,20 @@ class Implies(Constraint):
         return dict(self.premise), dict(self.conclusion)
 
     @property
-    def order(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, _ in self.labels()))
-
-    @property
-    def start(self) -> Hashable:
+    def _start(self) -> Hashable:
         return True, True
 
+    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        return (*self.premise, *self.conclusion)
+        return (pair for side in self._sides for pair in side.items())
 
-    def step(self, state: tuple[bool, bool], name: str, label: Label) -> tuple[bool, ...]:
+    def _step(self, state: tuple[bool, bool], name: str, label: Label) -> tuple[bool, ...]:
         return tuple(
             holds and (name not in side or label == side[name])
             for holds, side in zip(state, self._sides, strict=True)
         )
 
-    def accepts(self, state: tuple[bool, bool]) -> bool:
+    def _accepts(self, state: tuple[bool, bool]) -> bool:
         return state[1] or not state[0]
 
 
@@ -226,12 +266,14 @@ class Never(Constraint):
     Parameters
     ----------
     states
-        A mapping from names to labels; or give them as keywords.
+        A mapping from names to labels.
+    more
+        The same as keywords.
     """
 
-    states: Pairs
+    states: States
 
-    def __init__(self, states: Any = (), /, **more: Label) -> None:
+    def __init__(self, states: States = (), /, **more: Label) -> None:
         given = list(states.items()) if is_mapping(states) else states
         self._set(states=_states("Never", [*given, *more.items()] if is_sequence(given) else given))
 
@@ -243,20 +285,17 @@ class Never(Constraint):
         return dict(self.states)
 
     @property
-    def order(self) -> tuple[str, ...]:
-        return tuple(self._label_of)
-
-    @property
-    def start(self) -> Hashable:
+    def _start(self) -> Hashable:
         return True
 
+    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        return self.states
+        return self._label_of.items()
 
-    def step(self, state: bool, name: str, label: Label) -> bool:
+    def _step(self, state: bool, name: str, label: Label) -> bool:
         return state and label == self._label_of[name]
 
-    def accepts(self, state: bool) -> bool:
+    def _accepts(self, state: bool) -> bool:
         return not state
 
 
@@ -270,7 +309,7 @@ class AllDifferent(Constraint):
         The variables, at least two.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
 
     def __post_init__(self) -> None:
         names = _names("AllDifferent", self.names)
@@ -280,8 +319,9 @@ class AllDifferent(Constraint):
 
     @property
     def order(self) -> tuple[str, ...]:
-        return self.names
+        return tuple(self.names)
 
+    @property
     def parts(self) -> Sequence[Constraint]:
         names: Sequence[str] = self.names
         return [_Different(pair) for pair in itertools.combinations(names, 2)]
@@ -291,15 +331,15 @@ class _Different(AllDifferent):
     """Two variables have different labels. The state: how many are read, and the label of the first."""
 
     @property
-    def start(self) -> Hashable:
+    def _start(self) -> Hashable:
         return 0, None
 
-    def step(self, state: tuple[int, Label], name: str, label: Label) -> Hashable:
+    def _step(self, state: tuple[int, Label], name: str, label: Label) -> Hashable:
         if state[0] == 0:
             return 1, label
         return (2, None) if label != state[1] else None
 
-    def accepts(self, state: Hashable) -> bool:
+    def _accepts(self, state: Hashable) -> bool:
         return True
 
 
@@ -317,7 +357,7 @@ class Linear(Constraint):
         The bounds, finite; one may be None.
     """
 
-    weights: Pairs
+    weights: Mapping[str, Mapping[Any, float]] | Pairs
     at_most: float | None = None
     at_least: float | None = None
 
@@ -339,32 +379,37 @@ class Linear(Constraint):
 
     def __repr__(self) -> str:
         ends = "".join(f", {n}={x!r}" for n in ("at_most", "at_least") if (x := getattr(self, n)) is not None)
-        return f"Linear({ {name: dict(found) for name, found in self.weights}!r}{ends})"
+        return f"Linear({self._weights!r}{ends})"
+
+    @cached_property
+    def _weights(self) -> dict[str, dict[Label, float]]:
+        return {name: dict(found) for name, found in cast(Pairs, self.weights)}
 
     @cached_property
     def _whole(self) -> tuple[dict[str, dict[Label, int]], float, float]:
         """The weights and the bounds, times the number that makes all of them whole."""
         ends = [x for x in (self.at_most, self.at_least) if x is not None]
-        numbers = [w for _, found in self.weights for _, w in found] + ends
+        numbers = [w for found in self._weights.values() for w in found.values()] + ends
         scale = math.lcm(*(Fraction(x).denominator for x in numbers))
-        whole = {n: {label: int(Fraction(w) * scale) for label, w in found} for n, found in self.weights}
+        whole = {n: {x: int(Fraction(w) * scale) for x, w in found.items()} for n, found in self._weights.items()}
         high = math.inf if self.at_most is None else int(Fraction(self.at_most) * scale)
         return whole, high, -math.inf if self.at_least is None else int(Fraction(self.at_least) * scale)
 
     @property
     def order(self) -> tuple[str, ...]:
-        return tuple(self._whole[0])
+        return tuple(self._weights)
 
+    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        return ((name, label) for name, found in self.weights for label, _ in found)
+        return ((name, label) for name, found in self._weights.items() for label in found)
 
-    def step(self, state: int, name: str, label: Label) -> int:
+    def _step(self, state: int, name: str, label: Label) -> int:
         return state + self._whole[0][name].get(label, 0)
 
-    def accepts(self, state: int) -> bool:
+    def _accepts(self, state: int) -> bool:
         return self._whole[2] <= state <= self._whole[1]
 
-    def hopeful(self, rest: Sequence[Categorical]) -> Callable[[int], bool]:
+    def _hopeful(self, rest: Sequence[Categorical]) -> Callable[[int], bool]:
         weights, high, low = self._whole
         all_of_it = [[weights[v.name].get(label, 0) for label in v.states] for v in rest]
         least, most = sum(map(min, all_of_it)), sum(map(max, all_of_it))
@@ -383,8 +428,8 @@ class Allowed(Constraint):
         Rows of labels, at least one; each has one label per variable.
     """
 
-    names: tuple[str, ...]
-    rows: tuple[tuple[Label, ...], ...]
+    names: Sequence[str]
+    rows: Iterable[Sequence[Label]]
 
     def __post_init__(self) -> None:
         names = _names("Allowed", self.names)
@@ -398,20 +443,21 @@ class Allowed(Constraint):
 
     @property
     def order(self) -> tuple[str, ...]:
-        return self.names
+        return tuple(self.names)
 
     @property
-    def start(self) -> Hashable:
+    def _start(self) -> Hashable:
         return self.rows
 
+    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
         return ((name, label) for row in self.rows for name, label in zip(self.names, row, strict=True))
 
-    def step(self, state: tuple[Any, ...], name: str, label: Label) -> tuple[Any, ...] | None:
+    def _step(self, state: tuple[Any, ...], name: str, label: Label) -> tuple[Any, ...] | None:
         place = self.names.index(name)
         return tuple(row for row in state if row[place] == label) or None
 
-    def accepts(self, state: Hashable) -> bool:
+    def _accepts(self, state: Hashable) -> bool:
         return True
 
 

@@ -170,7 +170,7 @@ def _under(query: Query, constraints: Sequence[Constraint]) -> Query:
             weights = query.log_weights[query.domain.offsets[i] : query.domain.offsets[i + 1]]
             known.append(Categorical(name, (variable.states[int(np.argmax(weights))],)))
     for constraint in constraints:
-        for name, label in constraint.labels():
+        for name, label in constraint.labels:
             categorical(query.domain, name).index(label)
     return replace(query, rules=Rules.of(query.query_domain, constraints, known))
 

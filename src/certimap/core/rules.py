@@ -51,15 +51,16 @@ class Automaton:
 
         States are numbered in order of first appearance, over the states before them and then over the labels.
         """
-        layer: dict[Any, int] = {constraint.start: 0}
+        machine = constraint.machine
+        layer: dict[Any, int] = {machine.start: 0}
         tables: list[Ints32] = []
         for i, v in enumerate(variables):
-            hopeful = constraint.hopeful(variables[i + 1 :])
+            hopeful = machine.hopeful(variables[i + 1 :])
             table = np.full((len(layer), v.n_states), -1, np.int32)
             after: dict[Any, int] = {}
             for state, row in layer.items():
                 for position, label in enumerate(v.states):
-                    found = constraint.step(state, v.name, label)
+                    found = machine.step(state, v.name, label)
                     if found is not None and hopeful(found):
                         table[row, position] = after.setdefault(found, len(after))
                 if len(after) > MOST_STATES:
@@ -69,7 +70,7 @@ class Automaton:
                     )
             tables.append(table)
             layer = after
-        alive = np.array([constraint.accepts(state) for state in layer], np.bool_)
+        alive = np.array([machine.accepts(state) for state in layer], np.bool_)
         for i in reversed(range(len(tables))):
             numbers = np.append(np.where(alive, np.cumsum(alive) - 1, -1), -1).astype(np.int32)
             table = numbers[tables[i]]
@@ -141,14 +142,14 @@ class Rules:
                         f"{shown(constraint)} names variable {name!r}, which is not queried: a constraint on "
                         "hidden variables is evidence; query it too, or give evidence"
                     )
-            for name, label in constraint.labels():
+            for name, label in constraint.labels:
                 if name not in known:
                     categorical(domain, name).index(label)
             place = {name: i for i, name in enumerate((*known, *domain.names))}
             variable_of = {name: known.get(name) or categorical(domain, name) for name in constraint.order}
             labels = {label for v in variable_of.values() for label in v.states}
             too_few = isinstance(constraint, AllDifferent) and len(labels) < len(variable_of)
-            for part in constraint.parts():
+            for part in constraint.parts:
                 names = sorted(part.order, key=place.__getitem__)
                 found = Automaton.of(part, [variable_of[name] for name in names])
                 if found.is_empty or too_few:

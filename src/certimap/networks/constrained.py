@@ -38,7 +38,7 @@ class ConstrainedNetwork(Network):
         self.whole = whole
         counters: list[Categorical] = []
         tables: list[Factor] = []
-        parts = [part for constraint in constraints for part in constraint.parts()]
+        parts = [part for constraint in constraints for part in constraint.parts]
         for number, part in enumerate(parts):
             automaton = Automaton.of(part, [categorical(whole.domain, name) for name in part.order])
             if automaton.is_empty:

@@ -88,6 +88,8 @@ class Request:
         accepted = "a probability above 0 and at most 1"
         if self.top_mass is not None and not 0.0 < check_number("top_mass", self.top_mass, accepted) <= 1.0:
             raise SolverError(f"top_mass is {self.top_mass}; expected {accepted}")
+        if self.top_mass is not None and self.constraints:
+            raise SolverError(f"top_mass={self.top_mass} is a share of all assignments; constraints exclude some")
 
     @classmethod
     def of(cls, **given: Unpack[Settings]) -> Request:

@@ -225,3 +225,9 @@ def test_workers_share_one_query_under_constraints():
     rules = [cm.AtMost(1, FAULTS, "yes")]
     found = cm.map_query(model, FAULTS, evidence, constraints=rules, n_jobs=2, solver="frontier")
     assert found.assignment == cm.map_query(model, FAULTS, evidence, constraints=rules).assignment
+
+
+def test_a_share_of_all_assignments_is_refused():
+    model, evidence = diagnosis()
+    with pytest.raises(SolverError, match="constraints exclude some"):
+        cm.map_query(model, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")], top_mass=0.9)
