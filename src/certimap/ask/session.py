@@ -178,7 +178,7 @@ class Session:
 
     def posed(self, query: Query | None, control: Control) -> Query | None:
         """Return the query to condition on, which may be to a network with counters (`network_of`)."""
-        if query is None or query.rules is None:
+        if query is None or not self.request.constraints:
             return query
         control.found = {}
         return posed(cast("Model", self.model), query, self.request, control)
