@@ -24,6 +24,11 @@ class Recipe(NamedTuple):
     cost: int  # what is least next: `FILL`, `WEIGHTED_FILL` or `SIZE`; `PLACE` follows an order with small cliques
     row: int = 0  # of the random numbers that costs are raised by; 0 raises none
 
+    @classmethod
+    def at_random(cls, row: int) -> Recipe:
+        """Return a greedy recipe whose costs a row of random numbers raises."""
+        return cls((WEIGHTED_FILL, FILL, SIZE)[row % 3], row)
+
 
 # Greedy orders bound most networks better, some far better; on grids they need cliques that a band does not.
 RECIPES = (

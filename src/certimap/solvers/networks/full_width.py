@@ -17,7 +17,6 @@ from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
-from certimap.networks.kernels.orders import FILL, SIZE, WEIGHTED_FILL
 from certimap.networks.mixed_tree import Memory, MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
@@ -356,7 +355,7 @@ class FullWidth(WholeSpaceSolver):
             state.recipes = [recipe for _, recipe in state.tried[:n_kept]]
             for _ in range(n_kept, self.tuning.least_recipes):
                 state.n_rows += 1
-                state.recipes.append(Recipe((WEIGHTED_FILL, FILL, SIZE)[state.n_rows % 3], state.n_rows))
+                state.recipes.append(Recipe.at_random(state.n_rows))
             bounds.recipe = state.recipes[0]
             gap, fall = state.known - ledger.best_log_prob, state.known + state.open[0][0]
             work = (bounds.work - state.work_at) / len(state.tried)
