@@ -64,7 +64,7 @@ class AtomStore:
         self._n_bytes_row = (len(domain) * self._item_bits + 7) // 8
         self._n_words = max(1, (self._n_bytes_row + 7) // 8)
         self.n = 0
-        self._is_answer = np.empty(1024 if constrained else 0, np.bool_)
+        self.is_answer = np.empty(1024 if constrained else 0, np.bool_)
         self._kept = np.empty((1024, self._n_words), np.uint64)
         self._log_probs = np.empty(1024)
         self._log_uppers = np.empty(1024) if two_sided else self._log_probs
@@ -89,7 +89,7 @@ class AtomStore:
     @property
     def n_answers(self) -> int:
         """The number of points that satisfy the constraints, if there are any."""
-        return int(np.count_nonzero(self._is_answer[: self.n])) if self.constrained else self.n
+        return int(np.count_nonzero(self.is_answer[: self.n])) if self.constrained else self.n
 
     @property
     def n_bytes(self) -> int:
@@ -115,7 +115,7 @@ class AtomStore:
         """Store lower and upper bounds on ln p from position `start` on; under constraints, of answers alone."""
         rows = slice(start, start + len(log_probs))
         if self.constrained and is_answer is not None:
-            self._log_masses[rows], self._is_answer[rows] = log_probs, is_answer
+            self._log_masses[rows], self.is_answer[rows] = log_probs, is_answer
             log_probs, log_uppers = (np.where(is_answer, x, -np.inf) for x in (log_probs, log_uppers))
         self._log_probs[rows] = log_probs
         if self.two_sided:
@@ -159,7 +159,7 @@ class AtomStore:
             self._kept, log_uppers = grown(self._kept, size, self.n), self._log_uppers
             self._log_probs = grown(self._log_probs, size, self.n)
             self._log_uppers = grown(log_uppers, size, self.n) if self.two_sided else self._log_probs
-            self._is_answer = grown(self._is_answer, size, self.n) if self.constrained else self._is_answer
+            self.is_answer = grown(self.is_answer, size, self.n) if self.constrained else self.is_answer
             self._log_masses = grown(self._log_masses, size, self.n) if self.constrained else self._log_probs
         if 2 * n > len(self._table):
             self._refill(1 << (2 * n).bit_length())
@@ -371,6 +371,7 @@ class Evaluated:
             ids = self.atoms.insert(other.atoms.points(rows))
             new = ids >= n_before  # distinct among themselves, so in order
             log_probs, log_uppers = other.atoms.log_masses[rows][new], other.atoms.log_uppers[rows][new]
-            self.atoms.set_log_probs(n_before, log_probs, log_uppers, log_uppers > -np.inf)
+            is_answer = other.atoms.is_answer[rows][new] if self.atoms.constrained else None
+            self.atoms.set_log_probs(n_before, log_probs, log_uppers, is_answer)
             self.absorb(n_before, *self.running_sums(n_before))
             self.settle(ids[: max(len(other._settled) - start, 0)][other._settled[rows]])

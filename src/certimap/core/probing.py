@@ -104,7 +104,7 @@ def climb(posterior: Posterior, points: Points) -> Points:
         now = np.take_along_axis(each, own, axis=1).min(axis=1)
         column = np.argmax(each, axis=1)
         gain = each[np.arange(len(active)), column]
-        better = gain > now + 1e-12 * (1.0 + np.abs(now))
+        better = gain > now + 1e-12 * (1.0 + np.abs(np.where(np.isfinite(now), now, 0.0)))
         active, column = active[better], column[better]
         if not len(active):
             break
