@@ -64,7 +64,7 @@ def delayed(
 
     Cost: some set operations per variable and neighbour.
     """
-    graph = _Graph(problem, gains or {}, control or Control())
+    graph = EliminationGraph(problem, gains or {}, control or Control())
     for v in base:
         if v not in problem.sizes:
             continue
@@ -93,7 +93,7 @@ def greedily_delayed(
     return None if found is None else DelayedOrder(*found)
 
 
-class _Graph:
+class EliminationGraph:
     """The interaction graph while variables leave it."""
 
     def __init__(self, problem: Problem, gains: Mapping[int, float], control: Control) -> None:

@@ -135,6 +135,11 @@ class MixedTree:
         bound = min([total, *(float(values.max()) for values in found.values())])
         return StateBounds(bound, total, found)
 
+    def total(self) -> float:
+        """Return the bound of the whole from the roots alone, in one pass, in nats, rounded up."""
+        self._up()
+        return self._total() + self.log_slack
+
     def order_towards(self, v: int) -> list[int]:
         """Return an order in which all messages run to a variable's bucket, so that it is eliminated last."""
         goal = next(r for r, region in enumerate(self.regions) if region.own == v)

@@ -16,6 +16,7 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
+from certimap.networks.choices import ChoiceBounds
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
 from certimap.networks.mixed_tree import Memory, MixedTree, StateBounds
 from certimap.networks.orders import best_order
@@ -91,6 +92,8 @@ class BoxBounds:
                 self.tables[v].append(k)
         self.recipe = Recipe(PLACE)
         self.memory = Memory(0.5 * tuning.memory_share * control.memory_limit)
+        most_bytes = tuning.memory_share * control.memory_limit
+        self.by_choices = ChoiceBounds(problem, control, workers, self.memory, most_bytes)
         self.ceilings = np.full(self.n_columns, np.inf)  # nats that no open assignment with a state exceeds
         self.gains: dict[int, float] = {}
         self.bits, self.least_bits = 0.0, delayed(problem, self.base, 0.0).log2_work
@@ -165,11 +168,12 @@ class BoxBounds:
             if is_least or recipe is not None:
                 return None
             bits = order.log2_work - 1.0
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.by_choices.work
         try:
             found = tree.bounds()
+            other = self.by_choices.bound(problem, max(bits, order.log2_work), recipe and recipe.row)
         finally:
-            self.work += tree.work
+            self.work += tree.work + self.by_choices.work - before
             self.seconds += time.perf_counter() - started
         if not self.gains:
             self._learn(tree, found, order.log2_work)
@@ -177,7 +181,7 @@ class BoxBounds:
             own = found.each[v] if v in found.each else np.full(len(kept[v]), found.log_value)
             each[self.starts[i] + kept[v]] = own
         each = np.minimum(each, self.ceilings)
-        return Box(min(found.log_value, self.least_top(mask, each)), each)
+        return Box(min(found.log_value, self.least_top(mask, each), other), each)
 
     def least_top(self, mask: Mask, each: Floats) -> float:
         """Return the least over all variables of the largest bound among their states left in a box."""
@@ -411,7 +415,8 @@ class FullWidth(WholeSpaceSolver):
         if found is None:
             state.closed = max(state.closed, known)
             return
-        bound, each = min(found.bound, known), np.minimum(found.each, known)
+        bound = min(found.bound, known)
+        each = np.minimum(found.each, bound)
         counts = bounds.counts(mask)
         if np.all(counts == 1):
             ledger.candidates(state.posterior.point(bounds.states(mask)))
@@ -428,7 +433,9 @@ class FullWidth(WholeSpaceSolver):
             if np.all(counts == 1):
                 self._push(state, mask, bound)
                 return
-        i = self._branching(bounds, mask, each, bound, counts)
+        has_choices = bool(bounds.by_choices.choices)  # whose bound tells nothing of single states
+        top = float(found.each[mask].max()) if has_choices else bound
+        i = self._branching(bounds, mask, found.each if has_choices else each, top, counts)
         a, b = bounds.starts[i], bounds.starts[i + 1]
         for column in a + np.flatnonzero(mask[a:b]):
             child = mask.copy()
