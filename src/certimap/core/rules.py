@@ -23,7 +23,7 @@ MOST_STATES = 2**16  # of an automaton, after any variable
 STEPS_PER_ANSWER = 4  # labels tried per variable of each answer that may be listed, after which listing gives up
 MOST_COUNTED = 2**21  # answers that `auto` lists, where their number is known, and
 MOST_LISTED = 2**16  # where they have to be listed to be counted
-LARGE = 2**12  # points from which they are checked by compiled code
+LARGE = 2**17  # states of a batch of points, from which compiled code checks them
 _ACCEPTED: Any = Named("certimap.kernels.listing:accepted")
 _LIST: Any = Named("certimap.kernels.listing:list_answers")
 
@@ -190,7 +190,7 @@ class Rules:
         `points` hold state positions of the query variables, shape (batch, n).
         """
         out = np.ones(len(points), np.bool_)
-        if len(points) >= LARGE and self.domain.is_discrete:
+        if points.size >= LARGE and self.domain.is_discrete:
             _ACCEPTED(*self._readers, np.asarray(points, np.int16), len(self.automata), out)
             return out
         for layers in self._layers:

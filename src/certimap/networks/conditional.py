@@ -157,6 +157,7 @@ WORK_PER_LOOK = 32.0  # of entries of a sum: what a look at some entries of a ta
 STREAMED = 2.0**20  # entries per point above which each point has a pass of its own, without the tables' strides
 VERY_DEAR = 1e7  # entries per point above which values are cached
 MANY_NEIGHBOURS = 256
+COMPILED = 2**18  # entries of a batch of points, from which compiled code adds them up
 MANY_TABLES = 4096  # per point: above it they are looked at all at once
 WORK_BETWEEN_LOOKS = 2e8  # entries for changes of a point between two checks of the clock
 
@@ -283,6 +284,8 @@ class PointEvaluator:
         lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
         if len(self.plain) > MANY_TABLES * len(points):
             total = np.array([self._plain_value(point) for point in points])
+        elif len(self.plain) * len(points) >= COMPILED:
+            self._sum_plain(points, total, lost)
         else:
             for table in self.plain:
                 total = add_to(total, entries_at(table, points, self.column), lost)
@@ -292,6 +295,21 @@ class PointEvaluator:
             total[possible] = add_to(total[possible], self._distinct(part, points[possible]), rounded)
             lost[possible] = rounded
         return total + lost
+
+    def _sum_plain(self, points: Ints, total: Floats, lost: Floats) -> None:
+        """Set what the tables without nuisance variables add up to, with the numbers of `add_to`."""
+        from certimap.networks.kernels.plain_values import sum_entries
+
+        axis_ptr, variables = self.joined.scopes
+        columns = np.array([self.column[int(v)] for v in variables], np.int64)
+        tables = axis_ptr, columns, self.joined.shapes, self.joined.starts, self.joined.values
+
+        def task(start: int, stop: int) -> None:
+            sum_entries(
+                points[start:stop], *tables, float(self.problem.constant), total[start:stop], lost[start:stop]
+            )
+
+        for_blocks(task, len(points), max(1, -(-len(points) // self.workers)), self.workers)
 
     def _plain_value(self, point: Ints) -> float:
         """Return the constant and the tables without nuisance variables at one point, rounded once."""

@@ -88,6 +88,11 @@ class Request:
         accepted = "a probability above 0 and at most 1"
         if self.top_mass is not None and not 0.0 < check_number("top_mass", self.top_mass, accepted) <= 1.0:
             raise SolverError(f"top_mass is {self.top_mass}; expected {accepted}")
+        bound = self.upper_bound
+        if self.constraints and bound is not None and bound.of == "log_prob":
+            raise SolverError(
+                f"the upper bound of {bound.source} is of log_prob; under constraints give one of log_joint"
+            )
         if self.top_mass is not None and self.constraints:
             raise SolverError(f"top_mass={self.top_mass} is a share of all assignments; constraints exclude some")
 

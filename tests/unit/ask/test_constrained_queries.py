@@ -231,3 +231,14 @@ def test_a_share_of_all_assignments_is_refused():
     model, evidence = diagnosis()
     with pytest.raises(SolverError, match="constraints exclude some"):
         cm.map_query(model, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")], top_mass=0.9)
+
+
+@pytest.mark.parametrize("solver", ["auto", "hbfs"])
+def test_an_external_bound_is_of_the_joint_probability(solver):
+    model, evidence = diagnosis()
+    rules = {"constraints": [cm.AtMost(1, FAULTS, "yes")], "solver": solver}
+    found = cm.map_query(model, FAULTS, evidence, **rules)
+    with pytest.raises(SolverError, match="log_joint"):
+        cm.map_query(model, FAULTS, evidence, upper_bound={"source": "x", "log_prob": -0.1}, **rules)
+    bound = {"source": "x", "log_joint": found.log_joint + 1e-7}
+    assert cm.map_query(model, FAULTS, evidence, upper_bound=bound, **rules).log_prob == found.log_prob
