@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from certimap.certify import bounds
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.model import Model
-from certimap.core.posterior import Decodes, Draws, Masses, Posterior, Probes, offers
+from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
 from certimap.core.result import MapResult
 from certimap.errors import ModelError
@@ -134,13 +134,15 @@ def network_of(model: Model, query: Query) -> tuple[Model, bool]:
     return constrained_network(network, query.rules.constraints), True
 
 
-def is_listed(model: Model, query: Query) -> bool:
-    """Whether the answers to a posed query of a network are listed."""
-    if query.rules is None or not len(query.variables):
-        return False
+def wants_under(model: Model, query: Query, wants: Sequence[Capability | str] | None) -> Any:
+    """Return the capabilities that a posed query wants of its posterior; `wants` without constraints."""
+    if query.rules is None or not len(query.variables) or network_of(model, query)[1]:
+        return wants
     from certimap.networks.network import Network
 
-    return isinstance(model, Network) and not network_of(model, query)[1]
+    if isinstance(model, Network):
+        return POINTS
+    return (Masses, Probes) if wants is None else wants  # a tree's bounds of boxes are weaker than a circuit's
 
 
 def signed_under(
@@ -176,6 +178,6 @@ def signed_under(
         log_upper_bound=upper,
         # those of probability 0 may be no answers
         top=None if found.top is None else [(a, x + (now - was)) for a, x in found.top if x > -math.inf],
-        min_entropy_bits=None if value is None or upper is None else bounds.min_entropy_bits(upper, value),
+        min_entropy_bits=None,
         history=[replace(entry, **{n: getattr(entry, n) + shift for n in logs}) for entry in found.history],
     )

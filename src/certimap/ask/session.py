@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from certimap.ask.constrained import POINTS, is_listed, network_of, posed, rules_of, signed_under, under
+from certimap.ask.constrained import network_of, posed, rules_of, signed_under, under, wants_under
 from certimap.core.arguments import is_missing, shown
 from certimap.core.control import Control, Limits, TimeUp, controlled_by
 from certimap.core.model import Model
@@ -198,7 +198,7 @@ class Session:
         if query is not None:
             from certimap.conversions import condition
 
-            wants = POINTS if is_listed(cast("Model", self.model), query) else self.wants
+            wants = wants_under(cast("Model", self.model), query, self.wants)
             return self._conditioned_by(condition, query, limits, wants=wants)
         posterior = cast("Posterior", self.model)
         if limits.device is not None:

@@ -219,8 +219,8 @@ class MapResult:
         Whether `log_joint` (or `log_prob`) is only a lower bound on the answer's own value: no sum over the other
         variables was in reach.
     min_entropy_bits
-        Two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability. None for densities
-        and if p(e) is unknown.
+        Two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability. None for
+        densities, under constraints, and if p(e) is unknown.
     draws_needed
         How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
         p* were the answer's probability; `pac` needs a number in between. None if draws certify nothing.

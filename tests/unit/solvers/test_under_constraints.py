@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.constrained import wants_under
 from certimap.certify.ledger import Ledger
+from certimap.conversions.circuit_to_tree import network_of_circuit
 from certimap.core.box import Boxes
 from certimap.core.constrained import ConstrainedPosterior
+from certimap.core.control import Control
 from certimap.core.posterior import Decodes, Draws, Masses, Probes, Regions
+from certimap.core.query import make_query
 from certimap.core.rules import Rules
 from certimap.errors import NoAnswer, QueryError, SolverError
+from certimap.networks.constrained import constrained
 from certimap.testing import TablePosterior
 from certimap.testing.models import random_circuit
 
@@ -102,6 +107,17 @@ def test_solvers_that_know_no_constraints_say_so(solver, options, said):
         cm.map_query(TABLE, constraints=ONE, solver=solver, progress=False, **options)
 
 
+def test_the_form_of_a_model_under_constraints():
+    circuit = random_circuit(np.random.default_rng(0), DOMAIN)
+    asked = make_query(DOMAIN, constraints=ONE)
+    assert wants_under(circuit, asked, None) == (Masses, Probes)
+    assert wants_under(circuit, asked, (Draws,)) == (Draws,)
+    assert wants_under(circuit, make_query(DOMAIN), None) is None
+    network = network_of_circuit(circuit, Control())
+    _, counted = constrained(network, make_query(network.domain, NAMES, constraints=ONE))
+    assert wants_under(network, counted, None) is None
+
+
 @pytest.mark.parametrize("solver", ["auto", "frontier", "exhaustive"])
 def test_no_answer_is_proved(solver):
     none = [cm.Exactly(1, NAMES, "yes"), cm.Never(a="yes"), cm.Never(b="yes"), cm.Never(c="yes")]
@@ -126,5 +142,9 @@ def test_results_state_no_entropy():
     result = cm.map_query(circuit, constraints=ONE, progress=False)
     assert result.certified
     assert result.min_entropy_bits is None
+    asia = cm.read("examples/asia.bif")
+    assert (
+        cm.map_query(asia, constraints=[cm.AtMost(2, ["lung", "bronc", "dysp"], "yes")]).min_entropy_bits is None
+    )
     with pytest.raises(QueryError, match="evidence"):
         cm.map_query(TABLE, constraints=[cm.Never(d="yes")], progress=False)
