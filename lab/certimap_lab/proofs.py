@@ -6,9 +6,10 @@ were written must be accepted, and those about another model, or that are cut sh
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,20 @@ from numpy.typing import NDArray
 from certimap.ask.api import condition, map_query
 from certimap.checker import Proof
 from certimap.checker.network import boxes_beside
+from certimap.core.arguments import Record
+from certimap.core.constraints import constraints_of
 from certimap.core.control import Control
 from certimap.core.domain import Categorical, Domain, Label, Real
 from certimap.core.model import Model
 from certimap.core.query import make_query
 from certimap.core.result import MapResult
 from certimap.errors import CertimapError
-from certimap.proofs import check, reduced_network
+from certimap.proofs import check, with_answers
 from certimap.proofs.relaxations import covered, order_of_values
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
 from certimap.testing.models import all_points, random_circuit, random_network
+from certimap_lab.constraints import all_hold, forged, random_constraints
 
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
@@ -54,21 +58,41 @@ class Case:
     ----------
     log_values
         ln p(q | e) of every joint state of the query, the last variable varying fastest.
+    constraints
+        What an answer satisfies, as JSON.
     """
 
     model: Model
     variables: list[str]
     evidence: dict[str, Any]
     log_values: NDArray[np.float64]
+    constraints: Sequence[Record] = ()
 
     def is_true(self, proof: Proof) -> bool:
         """Whether a claim with delta 0 holds, the tolerance and a little more granted."""
         claim, domain = proof.meta["claim"], self.model.domain
+        log_values = self.feasible(proof.meta.get("constraints", []))
         states = [states_of(domain, name).index(label) for name, label in proof.meta["answer"].items()]
         sizes = [len(states_of(domain, name)) for name in proof.meta["answer"]]
         place = int(np.ravel_multi_index(states, sizes))
         slack = math.log1p(claim["tolerance"]) - math.log1p(-claim["epsilon"]) + MARGIN * 0.01
-        return bool(self.log_values[place] >= float(self.log_values.max()) - slack)
+        return bool(log_values[place] >= max(float(log_values.max()), -1e300) - slack)
+
+    @property
+    def states(self) -> dict[str, tuple[Label, ...]]:
+        """The states of the query variables, and those of observed ones; real ones are left out."""
+        seen = [name for name, given in self.evidence.items() if not isinstance(given, dict)]
+        variables = (self.model.domain[name] for name in (*self.variables, *seen))
+        return {v.name: v.states for v in variables if isinstance(v, Categorical)}
+
+    def feasible(self, constraints: Sequence[Record]) -> NDArray[np.float64]:
+        """Return the log values of joint states under constraints: -inf where one does not hold."""
+        if not constraints:
+            return self.log_values
+        states = [self.states[name] for name in self.variables]
+        points = (dict(zip(self.variables, point, strict=True)) for point in itertools.product(*states))
+        flags = [all_hold(constraints, {**self.evidence, **point}) for point in points]
+        return np.where(flags, self.log_values, -np.inf)
 
 
 def states_of(domain: Domain, name: str) -> tuple[Label, ...]:
@@ -78,8 +102,11 @@ def states_of(domain: Domain, name: str) -> tuple[Label, ...]:
     return variable.states
 
 
-def random_case(seed: int, *, hard: bool = False) -> Case:
-    """Return case number `seed`; odd ones ask networks. Hard ones leave a search something to do."""
+def random_case(seed: int, *, hard: bool = False, constrained: bool = False) -> Case:
+    """Return case number `seed`; odd ones ask networks. Hard ones leave a search something to do.
+
+    Constrained ones have one to three constraints that some possible joint state satisfies.
+    """
     rng = np.random.default_rng([seed, 5])
     while True:
         model = _random_model(rng, seed % 2 == 1, hard)
@@ -95,7 +122,12 @@ def random_case(seed: int, *, hard: bool = False) -> Case:
             listed = condition(model, variables, evidence, workers=1, solver="pac")
         except CertimapError:
             continue  # evidence of probability 0
-        return Case(model, variables, evidence, listed.log_prob(all_points(listed.domain)))
+        case = Case(model, variables, evidence, listed.log_prob(all_points(listed.domain)))
+        if not constrained:
+            return case
+        said = random_constraints(rng, case.states, int(rng.integers(1, 4)))
+        if case.feasible(said).max() > -np.inf:
+            return replace(case, constraints=said)
 
 
 def _random_model(rng: np.random.Generator, is_network: bool, hard: bool) -> Model:
@@ -123,6 +155,8 @@ def solved(
     """Answer a case and keep the proof; a search by boxes gets few draws, lest they meet every point."""
     if solver == "frontier":
         options = {"first_draws": 4, **options}
+    if case.constraints:
+        options = {"constraints": case.constraints, **options}
     return map_query(
         case.model,
         case.variables,
@@ -144,10 +178,11 @@ def by_steps(case: Case, proof: Proof, most_entries: float, relaxed: bool = Fals
 
     `relaxed`: one that eliminates in groups of tables of four entries, and splits until that closes.
     """
-    claim, domain = proof.meta["claim"], case.model.domain
-    checked = reduced_network(case.model, make_query(domain, case.variables, case.evidence))
-    states = {name: [str(label) for label in states_of(domain, name)] for name in case.variables}
-    point = [states[name].index(str(proof.meta["answer"][name])) for name in case.variables]
+    claim = proof.meta["claim"]
+    query = make_query(
+        case.model.domain, case.variables, case.evidence, constraints=constraints_of(case.constraints)
+    )
+    checked, (point,) = with_answers(case.model, query, [proof.meta["answer"]])
     boxes, control = boxes_beside(checked, [point]), Control.starting_now(600.0)
     script = Script(
         claim["log_joint"] - math.log1p(-claim["epsilon"]) + math.log1p(claim["tolerance"]),
@@ -200,6 +235,8 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
             Proof(meta, left),
             name not in ("cap_nodes", "at"),
         )  # caps may be needless, and cuts none
+    for what, said in forged(rng.spawn(1)[0], meta.get("constraints", []), case.states):
+        yield what, Proof({**silent, "constraints": said}, arrays), False
     yield from _hostile(proof)
     if "intervals" in arrays:
         yield from _other_intervals(proof, case)

@@ -328,13 +328,12 @@ class Session:
         signed, request = replace(found, origin=Origin(self.model, ask)), self.request
         if request.constraints:
             signed = signed_under(signed, cast("Model", self.model), query, request.constraints, control)
-            if request.proof_bytes is not None:
-                return replace(signed, proof=None, no_proof="proofs do not cover constraints on the answer")
         if request.proof_bytes is None or query is None:
             return signed
         from certimap.proofs import finished
 
         model = cast("Model", self.model)
+        query = self.query(*ask()) or query  # the one asked, without counters
         return finished(model, query, signed, request.proof_bytes, request.budget.time_limit)
 
 

@@ -68,7 +68,9 @@ class Recorder:
     def tightens(self, prober: Prober) -> None:
         """Make a circuit's prober record how it tightens its bounds; other probers record nothing."""
         from certimap.circuits.prober import PlanProber
+        from certimap.core.constrained import ConstrainedProber
 
+        prober = prober.whole if isinstance(prober, ConstrainedProber) else prober
         if self.tightened is None and isinstance(prober, PlanProber):
             prober.keep_trace(self.max_bytes)
             self.tightened = prober

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.circuit import Flags, PlainCircuit, boxes_of
+from certimap.checker.constraints import PlainRules
 from certimap.checker.models import FLOAT, Arrays, CheckBudget, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 
-TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers in them, evaluated at once
 POINT_COST = 8  # copies of a file's points held at once
 
 
@@ -26,23 +26,22 @@ def _rows(points: Ints) -> NDArray[np.void]:
     return np.ascontiguousarray(points).view(np.dtype((np.void, points.shape[1] * FLOAT)))[:, 0]
 
 
-def _refuse_better(circuit: PlainCircuit, points: Ints, answers: Ints, threshold: float) -> None:
-    """Reject a point above the threshold that is no answer."""
-    rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, circuit.values(points))
+def _refuse_better(
+    circuit: PlainCircuit, rules: PlainRules, points: Ints, answers: Ints, threshold: float
+) -> None:
+    """Reject a feasible point above the threshold that is no answer."""
+    is_rival = rules.satisfied(points) & ~np.isin(_rows(points), _rows(answers))
+    rivals = np.where(is_rival, circuit.values(points), -np.inf)
     worst = int(np.argmax(rivals))
     if not rivals[worst] <= threshold:  # NaN, which argmax finds first, is not
         state, value = points[worst].tolist(), rivals[worst]
         raise Rejected(f"the joint state {state} has the log value {value:.12g}, above the claim")
 
 
-def check_every_point(circuit: PlainCircuit, answers: Ints, threshold: float) -> None:
-    """Evaluate every joint state but the answers; reject one above the threshold."""
-    sizes = tuple(np.diff(circuit.columns).tolist())
-    together = max(1, min(TOGETHER, MAX_NUMBERS // len(sizes)))
-    for start in range(0, math.prod(sizes), together):
-        circuit.budget.look()
-        index = np.arange(start, min(start + together, math.prod(sizes)))
-        _refuse_better(circuit, np.stack(np.unravel_index(index, sizes), axis=1), answers, threshold)
+def check_every_point(circuit: PlainCircuit, rules: PlainRules, answers: Ints, threshold: float) -> None:
+    """Evaluate every feasible joint state but the answers; reject one above the threshold."""
+    for points in rules.points(np.diff(circuit.columns)):
+        _refuse_better(circuit, rules, points, answers, threshold)
 
 
 def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> Ints:
@@ -59,12 +58,14 @@ def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> Ints:
     return points
 
 
-def check_residual(circuit: PlainCircuit, points: Ints, lower: Floats, answers: Ints, threshold: float) -> None:
+def check_residual(
+    circuit: PlainCircuit, rules: PlainRules, points: Ints, lower: Floats, answers: Ints, threshold: float
+) -> None:
     """Reject listed points above the threshold, and points left out with enough probability for a better one.
 
     `lower` holds the log values of the points, rounded down.
     """
-    _refuse_better(circuit, points, answers, threshold)
+    _refuse_better(circuit, rules, points, answers, threshold)
     total = circuit.log_total
     left = 1.0 - math.fsum(np.exp(up(lower - total, -8.0))) + 16.0 * UNIT
     if not float(up(total + math.log(left if left > UNIT or math.isnan(left) else UNIT), 8.0)) <= threshold:
@@ -152,10 +153,13 @@ def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
         yield part
 
 
-def check_boxes(circuit: PlainCircuit, arrays: Arrays, answers: Ints, threshold: float, caps: Floats) -> None:
+def check_boxes(
+    circuit: PlainCircuit, rules: PlainRules, arrays: Arrays, answers: Ints, threshold: float, caps: Floats
+) -> None:
     """Close every box that ends in a search's tree; reject one left open.
 
-    States whose bound is at most the threshold (nats) are dropped from a box until no more can be. The box closes
+    States without a feasible point, or with a bound of at most the threshold (nats), are dropped from a box until
+    no more can be. The box closes
     when its own bound is at most the threshold, when a variable has no state left, or when only an answer is left.
     Where only some states of a box end, dropping these is enough.
     """
@@ -175,7 +179,7 @@ def check_boxes(circuit: PlainCircuit, arrays: Arrays, answers: Ints, threshold:
         while len(active):
             budget.look()
             bound, each = circuit.bounds(boxes[active], caps)
-            left = boxes[active] & ~(each <= threshold)
+            left = rules.narrowed(boxes[active] & ~(each <= threshold), circuit.columns)
             is_open = np.all(np.logical_or.reduceat(left, circuit.columns[:-1], axis=1), axis=1)
             is_open &= ~(bound[:, 0] <= threshold) & (np.any(left & ending[active], axis=1) | ~is_part[active])
             is_open &= [row.tobytes() not in known for row in left]

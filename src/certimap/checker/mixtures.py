@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.circuit import Graph
+from certimap.checker.constraints import PlainRules
 from certimap.checker.leaves import (
     EXPONENTIAL,
     GAUSSIAN,
@@ -62,10 +63,18 @@ class Majorants(NamedTuple):
     bend: Floats
 
 
-def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, budget: CheckBudget) -> None:
-    """Close the whole space; reject a point above the threshold, and a search that does not end.
+def check_mixture(
+    parts: Normals | Products,
+    columns: Ints,
+    threshold: float,
+    budget: CheckBudget,
+    rules: PlainRules,
+    starts: Ints,
+) -> None:
+    """Close the whole space; reject a feasible point above the threshold, and a search that does not end.
 
-    `columns` holds the first state of each categorical query variable, then the number of all states.
+    `columns` holds the first state of each categorical query variable, then the number of all states; `starts`
+    the first state of each query variable.
     """
     first = parts.start(threshold)
     if first is None:
@@ -79,6 +88,7 @@ def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, bu
         if n_opened > MOST_BOXES:
             raise Rejected(f"after {MOST_BOXES} boxes some have not closed")
         low, high, mask = (x[-rows:] for x in boxes)
+        mask = rules.narrowed(mask, starts)
         found = _opened(parts, columns, threshold, low, high, mask)
         boxes = [np.concatenate([x[:-rows], y]) for x, y in zip(boxes, found, strict=True)]
 

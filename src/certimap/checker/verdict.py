@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from certimap.checker.boxes import caps_of, check_boxes, check_every_point, check_residual, read_points
 from certimap.checker.buckets import ProofBuckets
 from certimap.checker.circuit import circuit_of, read_graph, values_at
+from certimap.checker.constraints import PlainRules
 from certimap.checker.elimination import check_vectors
 from certimap.checker.file import Proof
 from certimap.checker.leaves import edges_of, in_cells, with_own_codes
@@ -69,6 +70,7 @@ class Claim:
     answers: Ints  # states of the query variables, one row for each answer; 0 where a variable is real
     values: Floats  # values of the query variables, one row for each answer; NaN where a variable is categorical
     question: Question  # the query, in which real variables have no states
+    rules: PlainRules  # the constraints on an answer
 
     @classmethod
     def read(cls, variables: Sequence[Stored], proof: Proof, budget: CheckBudget) -> Claim:
@@ -105,11 +107,14 @@ class Claim:
         if not queried:
             raise Rejected("the query has no variables")
         question = Question(sizes, np.array(queried, np.int64), log_weights)
+        rules = PlainRules.of(proof.meta.get("constraints", []), variables, question, budget)
+        if not np.all(rules.satisfied(states)):
+            raise Rejected("an answer does not satisfy the constraints")
         log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
         if kind == "bound" and not math.isfinite(log_upper):
             raise Rejected(f"the claim's bound is {log_upper}")
         log_joint = None if log_joint is None else float(log_joint)
-        return cls(kind, method, epsilon, delta, tolerance, log_upper, log_joint, states, values, question)
+        return cls(kind, method, epsilon, delta, tolerance, log_upper, log_joint, states, values, question, rules)
 
     @property
     def slack(self) -> float:
@@ -234,9 +239,15 @@ def _name(name: str) -> str:
 
 
 def largest_value(
-    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: Ints, budget: CheckBudget
+    kind: str,
+    sizes: Ints,
+    arrays: Arrays,
+    question: Question,
+    answers: Ints,
+    budget: CheckBudget,
+    rules: PlainRules,
 ) -> tuple[Decimal, Decimal]:
-    """Return the smallest value of an answer, and the largest value of any other joint state of the query.
+    """Return the smallest value of an answer, and the largest value of any other feasible state of the query.
 
     Raises TooLarge if there are too many joint states to list, or a real variable.
     """
@@ -250,7 +261,8 @@ def largest_value(
         else:
             raise TooLarge("such a model is not read in exact numbers")
         least = min(values.pop(tuple(answer)) for answer in answers.tolist())
-        return least, max(values.values(), default=least)
+        is_feasible = rules.satisfied(np.array([*values], np.int64).reshape(-1, len(question.queried)))
+        return least, max(itertools.compress(values.values(), is_feasible), default=least)
 
 
 def _exp(log_value: float) -> Decimal:
@@ -405,6 +417,8 @@ def _checked(
     budget.look()
     answers = [proof.meta["answer"], *proof.meta.get("others", [])]
     asked = question_in_words(variables, claim.question, answers, proof.arrays)
+    if claim.rules.automata:
+        asked += f"\nconstraints: {json.dumps(proof.meta['constraints'])}"
     return Verdict(True, said, log_value, _unchecked(claim, proof), asked)
 
 
@@ -436,19 +450,27 @@ def _circuit(
     if claim.method == "mixture":
         if any(len(cells[v]) > 2 for v in cells):
             raise Rejected("a proof by 'mixture' cuts no variable into cells")
-        check_mixture(products_of(graph, arrays, at_most, cells), _columns(asked), threshold, budget)
+        check_mixture(
+            products_of(graph, arrays, at_most, cells),
+            _columns(asked),
+            threshold,
+            budget,
+            claim.rules,
+            asked.query_offsets,
+        )
         return log_value
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
     is_countable = bool(np.all(asked.query_sizes > 0))  # real variables are observed or summed out
     if claim.method == DRAWS:
         _check_draws(claim, proof, log_value - circuit.log_total, budget)
     elif claim.method == "enumeration" and is_countable:
-        check_every_point(circuit, claim.answers, threshold)
+        check_every_point(circuit, claim.rules, claim.answers, threshold)
     elif claim.method == "residual" and is_countable:
         points = read_points(given, asked.query_sizes, budget)
-        check_residual(circuit, points, values_at(graph, lower, at_point, points), claim.answers, threshold)
+        lower = values_at(graph, lower, at_point, points)
+        check_residual(circuit, claim.rules, points, lower, claim.answers, threshold)
     elif claim.method == "boxes":
-        check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given))
+        check_boxes(circuit, claim.rules, given, claim.answers, threshold, caps_of(circuit, given))
     else:
         raise Rejected(f"a proof by {claim.method!r} does not cover this circuit")
     return log_value
@@ -462,7 +484,8 @@ def _normal(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Check
     normals = normals_of(kind, arrays, asked, proof.arrays["intervals"], budget)
     is_real = asked.query_sizes == 0
     log_value = normals.log_value(claim.values[0][is_real], claim.answers[0][~is_real], columns)
-    check_mixture(normals, columns, claim.threshold(claim.least([log_value])), budget)
+    threshold = claim.threshold(claim.least([log_value]))
+    check_mixture(normals, columns, threshold, budget, claim.rules, asked.query_offsets)
     return log_value
 
 
@@ -474,18 +497,21 @@ def _columns(question: Question) -> Ints:
 
 def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
     """Return the log value of the worst answer; reject a proof that does not cover the rest."""
-    problem = reduce(*tables_of(kind, claim.question.sizes, arrays), claim.question)
+    free = reduce(*tables_of(kind, claim.question.sizes, arrays), claim.question)
+    problem, answers = claim.rules.extended(free, claim.answers)
     if claim.method == BOUNDING:
-        return _wide(problem, claim, proof, budget)
+        return _wide(problem, answers.tolist(), claim, proof, budget)
+    if claim.method == "listing":
+        return _listed(free, claim, proof, budget)
     tree = ProofBuckets.of(problem, budget=budget)
     points = [
         [np.arange(problem.sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
-        for answer in claim.answers.tolist()
+        for answer in answers.tolist()
     ]
     log_value = claim.least([tree.bound(point, -1) for point in points])
     threshold = claim.threshold(log_value)
     if claim.method == DRAWS:
-        everything = ReducedModel(problem.tables, problem.sizes, [], problem.log_constant)
+        everything = ReducedModel(free.tables, free.sizes, [], free.log_constant)
         log_total = ProofBuckets.of(everything, budget=budget).bound([], 1)
         _check_draws(claim, proof, log_value - log_total, budget)
     elif claim.method == "vectors":
@@ -495,13 +521,32 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Chec
     return log_value
 
 
-def _wide(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
-    """Check as `_network` does, by steps, for networks too wide to eliminate."""
-    order, answers = proof.arrays["order"], claim.answers.tolist()
+def _order_in(proof: Proof, problem: ReducedModel) -> list[int]:
+    """Return the order in which a proof sums out the hidden variables at a point."""
+    order = proof.arrays["order"]
     if order.ndim != 1 or order.dtype.kind != "i" or len(order) > len(problem.sizes):
         raise Rejected("the order of an answer's sums is no list of variables")
-    listed: list[int] = order.tolist()
-    log_value = claim.least([value_at(problem, answer, -1, listed, budget) for answer in answers])
+    return order.tolist()
+
+
+def _listed(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudget) -> float:
+    """Check as `_network` does, by listing the assignments that satisfy the constraints."""
+    order, known = _order_in(proof, problem), {tuple(answer) for answer in claim.answers.tolist()}
+    log_value = claim.least([value_at(problem, answer, -1, order, budget) for answer in known])
+    threshold = claim.threshold(log_value)
+    for points in claim.rules.points(claim.question.query_sizes):
+        for point in points.tolist():
+            if tuple(point) not in known and not value_at(problem, point, 1, order, budget) <= threshold:
+                raise Rejected(f"the joint state {point} is worth more than the claim allows")
+    return log_value
+
+
+def _wide(
+    problem: ReducedModel, answers: Sequence[list[int]], claim: Claim, proof: Proof, budget: CheckBudget
+) -> float:
+    """Check as `_network` does, by steps, for networks too wide to eliminate."""
+    order = _order_in(proof, problem)
+    log_value = claim.least([value_at(problem, answer, -1, order, budget) for answer in answers])
     boxes = boxes_beside(problem, answers, budget)
     check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
     return log_value
@@ -533,7 +578,7 @@ def _check_draws(claim: Claim, proof: Proof, log_prob: float, budget: CheckBudge
 def _exactly(kind: str, arrays: Arrays, claim: Claim, budget: CheckBudget) -> str:
     sizes = claim.question.sizes
     try:
-        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers, budget)
+        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers, budget, claim.rules)
     except TooLarge as reason:
         return f"; not repeated in exact numbers, for {reason}"
     allowed = value * (1 + type(value)(claim.tolerance)) / (1 - type(value)(claim.epsilon))

@@ -5,6 +5,6 @@ boxes, `finish` searches once more. Networks are proved after the answer: by eli
 (`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
 """
 
-from certimap.proofs.finish import answers_of, check, finished, reduced_network, wants_for_proof
+from certimap.proofs.finish import answers_of, check, finished, reduced_network, wants_for_proof, with_answers
 
-__all__ = ["answers_of", "check", "finished", "reduced_network", "wants_for_proof"]
+__all__ = ["answers_of", "check", "finished", "reduced_network", "wants_for_proof", "with_answers"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.buckets import BucketLayout, ProofBuckets
+from certimap.checker.constraints import PlainRules
 from certimap.checker.file import read_within
 from certimap.checker.leaves import NAMES
 from certimap.checker.models import BYTES, SECONDS, CheckBudget, ReducedModel, Rejected, reduce, tables_of
@@ -30,7 +31,7 @@ from certimap.core.domain import Label, Real
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Facts
 from certimap.core.query import Query
-from certimap.core.result import CertificateKind, MapResult
+from certimap.core.result import CertificateKind, MapResult, Rule
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, ParseError, QueryError, SolverError, TooLarge
@@ -59,6 +60,7 @@ MAX_SEARCHES = 5  # per proof; a search that finds a better answer is repeated
 
 def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
     """Search a circuit by boxes, starting from another solver's answer; None if the search does not end."""
+    from certimap.ask.constrained import under
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.circuits.prober import PlanProber
     from certimap.solvers.box_search.frontier import Frontier
@@ -83,7 +85,8 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
         try:
             top_k = None if result.top is None else len(answers)
             request = ask(epsilon=epsilon, top_k=top_k, warm_start=answers, proof_bytes=max_bytes)
-            found = run(Plain.from_circuit(model, query, control=control), request, control=control)
+            posterior = under(Plain.from_circuit(model, query, control=control), query.rules)
+            found = run(posterior, request, control=control)
         except (TimeUp, TooLarge):
             return None
         if not found.certified or found.proof is None or not found.proof.arrays:
@@ -156,6 +159,7 @@ WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networ
 NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"
 NOT_ELIMINATED = "no elimination of {:.0f} s and {:,} bytes proves it; a higher time_limit or max_proof may help"
 EASY = 0.5  # seconds of solving; below, the checker finds the relevant vectors itself
+MOST_LISTED = 2_000_000  # assignments that the checker evaluates, times tables; about 0.1 ms each
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
@@ -165,10 +169,27 @@ def _none(reason: str) -> Proof:
 
 
 def reduced_network(model: Model, query: Query) -> ReducedModel:
-    """Return a network's tables under the evidence, in the checker's form."""
-    kind, _, arrays, _ = exported(model)
+    """Return a network's tables under the evidence, and those of the constraints, in the checker's form."""
+    return with_answers(model, query, [])[0]
+
+
+def with_answers(
+    model: Model, query: Query, answers: Sequence[Mapping[str, Label]]
+) -> tuple[ReducedModel, list[list[int]]]:
+    """Return a network in the checker's form, and answers as states of what it queries: counters too."""
+    kind, variables, arrays, _ = exported(model)
     sizes = query.domain.n_states.astype(np.int64)
-    return reduce(*tables_of(kind, sizes, arrays), Asked(sizes, query.variables, query.log_weights))
+    asked = Asked(sizes, query.variables, query.log_weights)
+    points = np.array([query.query_domain.encode(dict(answer)) for answer in answers], np.int64)
+    rules = PlainRules.of(_constraints(query), variables, asked, CheckBudget())
+    free = reduce(*tables_of(kind, sizes, arrays), asked)
+    problem, points = rules.extended(free, points.reshape(len(answers), len(query.variables)))
+    return problem, points.tolist()
+
+
+def _constraints(query: Query) -> list[Record]:
+    """Return the constraints of a query as JSON."""
+    return [] if query.rules is None else [constraint.to_dict() for constraint in query.rules.constraints]
 
 
 def of_network(
@@ -177,13 +198,12 @@ def of_network(
     """Return the proof of an answer to a network, given the run's draft, or the reason why there is none."""
     is_drawn = draft.meta["method"] == "draws"
     try:
-        checked = reduced_network(model, query)
+        checked, points = with_answers(model, query, answers_of(result))
         budget = CheckBudget.starting_now(seconds)
         scopes = [t.scope for t in checked.tables]
         if not is_drawn and looks_too_wide(scopes, {v: int(checked.sizes[v]) for scope in scopes for v in scope}):
             return wide(model, query, result, max_bytes, seconds)
         layout = BucketLayout.of(checked, budget)
-        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
         has_sums = bool({v for scope in scopes for v in scope} - set(checked.queried))
         own = _own_value(result, value_at(checked, points[0], -1, layout.order)) if has_sums else {}
     except (Rejected, ModelError) as reason:
@@ -221,12 +241,14 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
     control = Control.starting_now(seconds)
     certificate = result.certificate
     try:
-        checked = reduced_network(model, query)
-        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
+        checked, points = with_answers(model, query, answers_of(result))
         order = {"order": np.array(order_of_values(checked, control), np.int32)}
         values = [value_at(checked, point, -1, order["order"].tolist()) for point in points]
         log_value = min(values)
         draft = Proof({"method": "steps", **_own_value(result, values[0])}, {})
+        is_listed = query.rules is not None and certificate.rule is Rule.ENUMERATION
+        if is_listed and result.n_evaluations * len(checked.tables) <= MOST_LISTED:
+            return Proof({**draft.meta, "method": "listing"}, order)
         if certificate.kind is CertificateKind.NONE:
             found, stated = bounded(checked, Script(math.inf, control, max_bytes)), {}
         else:
@@ -332,7 +354,7 @@ def _completed(
     if isinstance(model, NORMALS) or (isinstance(model, Circuit) and is_smooth(model, query, result)):
         given = _asked(query)  # a proof of a mixture of Gaussians cuts no variable into cells
         arrays = given if isinstance(model, Circuit) else {k: given[k] for k in ("log_weights", "intervals")}
-        proof = Proof({**_meta(model, result, draft), "method": "mixture"}, arrays)
+        proof = Proof({**_meta(model, query, result, draft), "method": "mixture"}, arrays)
         verdict = _verdict(model, proof, CheckBudget.starting_now(seconds))
         if verdict.accepted:
             return replace(result, proof=proof, no_proof=None)
@@ -345,7 +367,7 @@ def _completed(
             text = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
             return without(no_proof=text)
         draft = found
-    meta = _meta(model, result, draft)
+    meta = _meta(model, query, result, draft)
     short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
     proof = Proof(meta, _asked(query) | draft.arrays)
     if proof.n_bytes > max_bytes:
@@ -363,7 +385,7 @@ def _asked(query: Query) -> Arrays:
     return {"log_weights": query.log_weights, **intervals_of(query)}
 
 
-def _meta(model: Model, result: MapResult, draft: Proof) -> Record:
+def _meta(model: Model, query: Query, result: MapResult, draft: Proof) -> Record:
     """Return a proof's data on its model, answer and claim."""
     answers = answers_of(result)
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
@@ -375,6 +397,7 @@ def _meta(model: Model, result: MapResult, draft: Proof) -> Record:
         "answer": encoded[0],
         "others": encoded[1:],
         "claim": claim | draft.meta.get("claim", {}),
+        **({"constraints": constraints} if (constraints := _constraints(query)) else {}),
         "solver": result.solver,
         "written_by": f"certimap {result.version}",
         "seed": result.seed,

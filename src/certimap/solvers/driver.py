@@ -20,7 +20,6 @@ from certimap.certify.ledger import Ledger, issue, own_source, pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.core.arguments import is_mapping, is_sequence, seed_checked
 from certimap.core.box import Points
-from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.domain import Categorical, Domain
 from certimap.core.posterior import Draws, Finds, Posterior
@@ -75,9 +74,7 @@ def run(
     cap = judging.max_draws if request.budget.max_samples is None else request.budget.max_samples
     if cap is None and control.deadline is None:
         cap = DEFAULT_MAX_DRAWS
-    is_constrained = isinstance(posterior, ConstrainedPosterior)
-    has_proof = posterior is given and not is_constrained
-    recorder = Recorder(proof_bytes) if has_proof and proof_bytes is not None else None
+    recorder = None if proof_bytes is None or posterior is not given else Recorder(proof_bytes)
     how = {"control": control, "max_draws": cap, "recorder": recorder, "checks_draws": True}
     ledger = ledger_of(posterior, request, chosen, **how)
     if external is not None:
@@ -97,10 +94,9 @@ def run(
         history.record(force=True)
     seconds = time.perf_counter() - started
     result = _result(ledger, chosen, status, history, seed, seconds, listed=request.top_k is not None)
-    if proof_bytes is None or has_proof:
+    if proof_bytes is None or posterior is given:
         return result
-    what = "constraints on such a model" if is_constrained else f"answer of solver {chosen.name!r}"
-    return replace(result, proof=unproved(f"proofs cover no {what}"))
+    return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
 
 
 def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:
