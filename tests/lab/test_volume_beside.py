@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,10 @@ def spoiled_marginals(*given):
     return {name: dict.fromkeys(row, 1.0 / len(row)) for name, row in found.items()}
 
 
+def spoiled_gains(*given, **spoiled):
+    return {name: replace(gain, **spoiled) for name, gain in cm.next_test(*given).items()}
+
+
 def without_weights(network, evidence, assignment):
     return log_evidence(network, {**evidence, **assignment})
 
@@ -42,6 +47,9 @@ def without_weights(network, evidence, assignment):
         (beside, "log_evidence", lambda *given: log_evidence(*given) + 1e-6, "log_evidence is"),
         (beside, "log_evidence_bounds", lambda *given, **more: (0.5, math.inf), "log_evidence_bounds are"),
         (beside, "log_likelihood", lambda *given: cm.log_likelihood(*given) - 1e-6, "has the log likelihood"),
+        (beside, "conflict", lambda *given: replace(cm.conflict(*given), score=0.5), "the conflict is"),
+        (beside, "next_test", lambda *given: spoiled_gains(*given, information=0.5), "tells 0.5"),
+        (beside, "next_test", lambda *given: spoiled_gains(*given, change=1.5), "changes the answer"),
         (questions, "_log_joint", without_weights, "the tolerance"),
     ],
 )

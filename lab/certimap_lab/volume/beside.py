@@ -11,7 +11,8 @@ import numpy as np
 
 from certimap.ask.api import condition, map_query
 from certimap.ask.forecasting import forecast
-from certimap.ask.inference import log_evidence, log_evidence_bounds, log_likelihood, marginals, sample
+from certimap.ask.inference import conflict, log_evidence, log_evidence_bounds, log_likelihood, marginals, sample
+from certimap.ask.next_test import next_test
 from certimap.core.domain import Domain, Label
 from certimap.core.result import CertificateKind, MapResult
 from certimap.explanations import Explanation, Tolerance, explain
@@ -65,6 +66,7 @@ def judge_beside(case: Everything, seed: int) -> list[str]:
         return []
     rng = np.random.default_rng(seed)
     found = [*_sums(case, total), *_draws(case, total, rng), *_rows(case, rng), *_forecast(case, seed)]
+    found += [*_conflict(case), *_next_tests(case)]
     if isinstance(case.model, BayesianNetwork):
         found += _explained(case, seed)
     return found
@@ -83,6 +85,47 @@ def _sums(case: Everything, total: float) -> Iterator[str]:
         low, high = log_evidence_bounds(case.model, case.evidence, i_bound=2, iterations=3)
         if not low - ROUNDING <= true <= high + ROUNDING:
             yield f"log_evidence_bounds are {low!r} and {high!r}, in truth {true!r}"
+
+
+def _conflict(case: Everything) -> Iterator[str]:
+    """How much the observations contradict each other."""
+    if not case.evidence:
+        return
+    whole, names = math.log(float(case.joint.sum())), list(case.domain.names)
+    logs = {names[i]: math.log(float(case.table([], {i: w}))) - whole for i, w in case.weights.items()}
+    total = math.log(float(case.table([], case.weights))) - whole
+    found = conflict(case.model, case.evidence)
+    if not abs(found.score - (total - math.fsum(logs.values()))) <= ROUNDING:
+        yield f"the conflict is {found.score!r}, in truth {total - math.fsum(logs.values())!r}"
+    for name, said in found.contributions.items():
+        i = names.index(name)
+        rest = math.log(float(case.table([], {k: w for k, w in case.weights.items() if k != i}))) - whole
+        if not abs(said - (total - rest - logs[name])) <= ROUNDING:
+            yield f"{name!r} contributes {said!r} to the conflict, in truth {total - rest - logs[name]!r}"
+
+
+def _next_tests(case: Everything) -> Iterator[str]:
+    """What each observation is expected to tell about the query, and the probability that the answer changes."""
+    place, names = [case.domain.index(name) for name in case.query], list(case.domain.names)
+    free = [name for i, name in enumerate(names) if name not in case.query and i not in case.weights]
+    if not free:
+        return
+    total = float(case.table([], case.weights))
+    for name, gain in next_test(case.model, case.query, free, case.evidence).items():
+        joint = (
+            case.table([*place, names.index(name)], case.weights).reshape(-1, case.domain[name].n_states) / total
+        )
+        both = np.outer(joint.sum(axis=1), joint.sum(axis=0))
+        told = float(np.sum(joint * np.log(np.divide(joint, both, where=joint > 0.0, out=np.ones(joint.shape)))))
+        if not gain.information - ROUNDING <= told <= gain.information_at_most + ROUNDING:
+            yield f"{name!r} tells {gain.information!r} to {gain.information_at_most!r} nats, in truth {told!r}"
+        columns = joint[:, joint.sum(axis=0) > 0.0].T
+        if any(map(_has_tie, (joint.sum(axis=1), *columns))):
+            continue
+        changed = columns.argmax(axis=1) != joint.sum(axis=1).argmax()
+        change = float(columns.sum(axis=1)[changed].sum())
+        if not gain.change - ROUNDING <= change <= gain.change_at_most + ROUNDING:
+            yield f"{name!r} changes the answer with probability {gain.change!r}, in truth {change!r}"
 
 
 def _draws(case: Everything, total: float, rng: np.random.Generator) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap_lab.volume import intervals, models, structured, tight
+from certimap_lab.volume import intervals, models, questions, structured, tight
 from certimap_lab.volume.case import VolumeCase
 
 Make = Callable[[np.random.Generator], VolumeCase]
@@ -32,6 +32,11 @@ FAMILIES: dict[str, tuple[Make, float]] = {
     "mixtures of trees": (structured.tree_mixture, 0.02),
     "shared queries": (structured.shared_query, 0.01),
     "linear-Gaussian networks": (structured.linear_gaussian, 0.02),
+    # Other questions.
+    "constraints": (questions.constrained, 0.08),
+    "interventions": (questions.intervened, 0.04),
+    "stated probabilities": (questions.stated, 0.03),
+    "sets that hold a probability": (questions.covered, 0.05),
     # Real variables in intervals, some of which end where a density does.
     "leaves in intervals": (intervals.leaves_in_intervals, 0.06),
     "correlated in intervals": (intervals.correlated_in_intervals, 0.04),

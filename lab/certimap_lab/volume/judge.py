@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from certimap.ask.api import map_query
-from certimap.core.result import CertificateKind, MapResult
-from certimap.errors import ImpossibleEvidence, MissingDependency, SolverError, TooLarge
+from certimap.core.result import CertificateKind, MapResult, TopMass
+from certimap.errors import ImpossibleEvidence, MissingDependency, NoAnswer, SolverError, TooLarge
 from certimap.proofs import answers_of
 from certimap_lab.volume.beside import judge_beside
-from certimap_lab.volume.case import VolumeCase
+from certimap_lab.volume.case import Truth, VolumeCase
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)  # at which the pairs of Pareto fronts are counted
+TOLERANCE = 1e-9  # of a probability that a set holds
 ROUNDING = 1e-9  # nats between two ways of computing the same probability, per 1,000 nats and at least
 OUTCOMES = tuple(kind.value for kind in CertificateKind)
 REFUSED = "refused"
 IMPOSSIBLE = "impossible evidence"
+INFEASIBLE = "no assignment satisfies the constraints"
 
 
 @dataclass
@@ -64,6 +67,10 @@ def answer(case: VolumeCase) -> MapResult | str:
             return map_query(case.model, case.query, case.evidence, solver=solver, **settings)
         except ImpossibleEvidence:
             return IMPOSSIBLE
+        except NoAnswer:
+            if case.truth.n_points:
+                raise
+            return INFEASIBLE
         except MissingDependency:
             continue
         except TooLarge:
@@ -71,6 +78,8 @@ def answer(case: VolumeCase) -> MapResult | str:
                 raise
             return REFUSED  # the time was up before any assignment was evaluated, as it says
         except SolverError as error:
+            if "before it found an assignment" in str(error):
+                return REFUSED  # constraints that hold for few assignments, and limits that allow few draws
             if "solver" not in str(error):
                 raise
     return REFUSED
@@ -93,10 +102,16 @@ def judge_result(case: VolumeCase, result: MapResult) -> Verdict:
     verdict = Verdict(case.family, result.solver, result.certificate.kind.value)
     truth, certificate = case.truth, result.certificate
     listed = answers_of(result)
+    if truth.n_points == 0:
+        verdict.false_proofs.append(f"{listed[0]} is an answer, and no assignment is")
+        return verdict
     values = [truth.value(assignment) for assignment in listed]
     _judge_numbers(verdict, case, result, values[0])
     _judge_stop(verdict, case, result)
     wanted = case.settings.get("top_k") or 1
+    if result.top_mass is not None:
+        wanted = len(listed)
+        _judge_mass(verdict, truth, result.top_mass, values)
     log_kth = truth.log_kth(wanted)
     if log_kth is None:
         return verdict
@@ -145,12 +160,24 @@ def _judge_numbers(verdict: Verdict, case: VolumeCase, result: MapResult, log_va
             verdict.false_proofs.append(f"{name} is {said!r}, and the best has {true!r}")
 
 
+def _judge_mass(verdict: Verdict, truth: Truth, said: TopMass, values: list[float]) -> None:
+    """Check what a list holds together, and how many assignments hold as much as was asked for."""
+    held, ranked = math.fsum(map(math.exp, values)), accumulate(map(math.exp, truth.log_ranked.tolist()))
+    if not abs(said.held - held) <= ROUNDING * len(values):
+        verdict.false_proofs.append(f"the set holds {said.held!r}, in truth {held!r}")
+    if said.is_reached and held < said.requested - ROUNDING * len(values) - TOLERANCE:
+        verdict.false_proofs.append(f"the set is said to hold {said.requested!r}, and holds {held!r}")
+    fewest = next((k for k, x in enumerate(ranked, 1) if x >= said.requested - ROUNDING * k - TOLERANCE), math.inf)
+    if said.fewest > fewest:
+        verdict.false_proofs.append(f"{said.fewest} assignments are said to be needed, and {fewest} do")
+
+
 def _judge_stop(verdict: Verdict, case: VolumeCase, result: MapResult) -> None:
     """Check that an answer within the epsilon asked for has its certificate: no rule stops a hair too early."""
     found, upper = result.log_prob, result.log_upper_bound
     if found is None or upper is None:
         found, upper = result.log_joint, result.log_joint_upper_bound
-    if result.certificate.kind is not CertificateKind.NONE or case.settings.get("top_k") or found is None:
+    if result.certificate.kind is not CertificateKind.NONE or result.top is not None or found is None:
         return
     allowed = -math.log1p(-result.certificate.requested_epsilon)
     if upper is not None and upper - found < allowed + _rounding(upper) and allowed > 0.0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def _domain(rng: np.random.Generator) -> Domain:
     return Domain.of_sizes(sizes)
 
 
-def _spread(table: Floats, scope: Sequence[int], n: int) -> Floats:
+def spread(table: Floats, scope: Sequence[int], n: int) -> Floats:
     """Give a table over some variables one axis for each of n."""
     order = np.argsort(scope)
     shape = [1] * n
@@ -78,14 +78,14 @@ def _spread(table: Floats, scope: Sequence[int], n: int) -> Floats:
 
 
 def _evidence(
-    rng: np.random.Generator, domain: Domain, query: Sequence[str]
+    rng: np.random.Generator, domain: Domain, query: Sequence[str], unobserved: Collection[int] = ()
 ) -> tuple[dict[str, Any], dict[int, Floats]]:
     """Return evidence as a user gives it, and the same as one weight per state by variable."""
     given: dict[str, Any] = {}
     weights: dict[int, Floats] = {}
     rate = float(rng.choice([0.0, 0.3, 0.8]))
     for i, variable in enumerate(domain):
-        if rng.random() > rate:
+        if rng.random() > rate or i in unobserved:
             continue
         k = int(domain.n_states[i])
         kind = int(rng.integers(4))
@@ -102,19 +102,24 @@ def _evidence(
     return given, weights
 
 
-def model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats) -> VolumeCase:
-    """Query some variables of a model (or all that have no evidence), sum the others out."""
+def model_case(
+    family: str, rng: np.random.Generator, model: Any, joint: Floats, unobserved: Collection[int] = ()
+) -> VolumeCase:
+    """Query some variables of a model (or all that have no evidence), sum the others out.
+
+    There is no evidence on the variables at the positions `unobserved`.
+    """
     domain: Domain = model.domain
     n = len(domain)
     n_query = n if rng.random() < 0.3 else int(rng.integers(1, n + 1))
     positions = [int(i) for i in rng.permutation(n)[:n_query]]
     query = [domain.names[i] for i in positions]
-    evidence, weights = _evidence(rng, domain, query)
+    evidence, weights = _evidence(rng, domain, query, unobserved)
     everything = None
     if rng.spawn(1)[0].random() < BESIDE and joint.size <= LARGEST_BESIDE:
         everything = Everything(model, joint, weights, evidence, query)
     for i, weight in weights.items():
-        joint = joint * _spread(weight, [i], n)
+        joint = joint * spread(weight, [i], n)
     summed: Floats = np.asarray(joint.sum(axis=tuple(i for i in range(n) if i not in positions)), np.float64)
     kept = summed.transpose(np.argsort(np.argsort(positions)))
     total = float(kept.sum())
@@ -129,18 +134,23 @@ def model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats)
 
 def bayesian(rng: np.random.Generator) -> VolumeCase:
     """A random Bayesian network."""
+    domain, factors = random_factors(rng)
+    joint = np.ones([1] * len(domain))
+    for factor in factors:
+        joint = joint * spread(factor.table, factor.scope, len(domain))
+    return model_case("Bayesian networks", rng, BayesianNetwork(domain, factors), joint)
+
+
+def random_factors(rng: np.random.Generator) -> tuple[Domain, list[Factor]]:
+    """Return the variables of a random Bayesian network, and its conditional tables, the child last."""
     domain = _domain(rng)
-    n = len(domain)
-    order = rng.permutation(n).tolist()
+    order = rng.permutation(len(domain)).tolist()
     factors: list[Factor] = []
-    joint = np.ones([1] * n)
     for i, child in enumerate(order):
         parents = [order[int(j)] for j in rng.permutation(i)[: int(rng.integers(0, 4))]]
         scope = [*parents, child]
-        table = _rows(rng, [int(domain.n_states[v]) for v in scope])
-        factors.append(Factor(scope, table))
-        joint = joint * _spread(table, scope, n)
-    return model_case("Bayesian networks", rng, BayesianNetwork(domain, factors), joint)
+        factors.append(Factor(scope, _rows(rng, [int(domain.n_states[v]) for v in scope])))
+    return domain, factors
 
 
 def markov(rng: np.random.Generator) -> VolumeCase:
@@ -154,7 +164,7 @@ def markov(rng: np.random.Generator) -> VolumeCase:
         scope = [int(v) for v in rng.permutation(n)[: int(rng.integers(1, min(n, 3) + 1))]]
         logs = scale * rng.normal(size=[int(domain.n_states[v]) for v in scope])
         factors.append(Factor(scope, np.exp(logs)))
-        joint = joint * _spread(np.exp(logs), scope, n)
+        joint = joint * spread(np.exp(logs), scope, n)
     return model_case("Markov networks", rng, MarkovNetwork(domain, factors), joint)
 
 
@@ -173,7 +183,7 @@ def table_of_circuit(circuit: Circuit) -> Floats:
         kind = int(circuit.kind[node])
         children: list[int] = circuit.children_of(node).tolist()
         if kind == NodeKind.CATEGORICAL:
-            values.append(_spread(np.exp(circuit.params_of(node)), [int(circuit.leaf_var[node])], n))
+            values.append(spread(np.exp(circuit.params_of(node)), [int(circuit.leaf_var[node])], n))
             continue
         low, high = circuit.child_ptr[node : node + 2].tolist()
         weights: list[float] = np.exp(circuit.log_weights[low:high]).tolist()
