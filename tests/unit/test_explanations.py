@@ -155,6 +155,28 @@ def test_any_entry_may_move_by_the_lead_in_log_odds():
                 assert abs(math.log(end / (1 - end)) - odds) >= found.log_odds_free - 1e-6
 
 
+def test_runners_up_and_swings_keep_to_the_constraints():
+    states = {name: ["no", "yes"] for name in ("a", "b", "c", "bell")}
+    tables = {
+        "a": [0.4, 0.6],
+        "b": [0.3, 0.7],
+        "c": [0.2, 0.8],
+        "bell": [[[[0.1, 0.9]] * 2] * 2, [[[0.9, 0.1]] * 2] * 2],
+    }
+    model = cm.BayesianNetwork.from_cpts(states, {"bell": ["a", "b", "c"]}, tables)
+    rule = cm.AtMost(1, ["a", "b", "c"], "yes")
+    found = cm.explain(model, ["a", "b", "c"], {"bell": "yes"}, n_entries=0, constraints=[rule])
+    assert found.answer.assignment == {"a": "no", "b": "no", "c": "yes"}
+    assert found.lead is not None
+    assert found.lead.runner_up == {"a": "no", "b": "yes", "c": "no"}
+    assert found.lead.nats == pytest.approx(np.log(0.8 * 0.3 / (0.7 * 0.2)))
+    assert all(
+        sum(label == "yes" for label in ({**found.answer.assignment, **s.changes}).values()) <= 1
+        for s in found.removed
+    )
+    assert f"Under {rule!r}" in str(found)
+
+
 def test_impossible_changes_and_single_answers():
     network = cm.BayesianNetwork.from_cpts(
         {"a": ("x", "y"), "b": (0, 1)}, {"b": ["a"]}, {"a": [0.7, 0.3], "b": [[1.0, 0.0], [1.0, 0.0]]}

@@ -134,6 +134,7 @@ class Explanation:
             yield f"The answer after {done}" if done else "The answer"
             yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
             yield f"  proved: {self.answer.certificate.kind}"
+        yield from (f"Under {rule!r}" for rule in self.answer.constraints)
         if self.lead is not None:
             times = math.exp(min(self.lead.nats, 700.0))
             yield ""

@@ -96,6 +96,18 @@ def test_a_record_turns_back_into_its_result():
     assert again.history_columns() == result.history_columns()
 
 
+def test_a_page_shows_constraints(tmp_path):
+    rule = cm.Never({EVIL: "no"})
+    result, data = record(network(EVIL), {}, constraints=[rule])
+    assert result_of(data, "x").constraints == result.constraints == (rule,)
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    page = report_page([tmp_path / "r.json"])
+    text = Outline(page).text
+    assert repr(rule) in text
+    assert EVIL not in page
+    assert "with nothing observed?" in " ".join(text)
+
+
 def test_names_and_labels_cannot_break_out(written):
     model = network(EVIL, (EVIL, "</script><img src=x onerror=alert(1)>"))
     path = written(record(model, {EVIL: EVIL}, solver="exhaustive")[1])

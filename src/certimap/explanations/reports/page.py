@@ -15,6 +15,7 @@ from typing import Any
 import certimap
 from certimap.ask.replay import read_records
 from certimap.core.arguments import Record
+from certimap.core.constraints import constraints_of
 from certimap.core.domain import Label
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
 from certimap.core.summary import (
@@ -50,6 +51,7 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
             kept[name] = None if record[name] is None else float(record[name])
         kept["seconds"] = float(record["seconds"])
         kept |= {name: int(record[name]) for name in ("n_draws", "n_evaluations")}
+        kept["constraints"] = constraints_of(record.get("constraints") or [])
         if record.get("top") is not None:
             kept["top"] = [(dict(assignment), _finite(value, -math.inf)) for assignment, value in record["top"]]
         return MapResult(**kept)
@@ -306,7 +308,7 @@ def _plain(c: Certificate) -> str:
 
 
 def _question(asked: Record, result: MapResult) -> str:
-    """State the query and the evidence."""
+    """State the query, the evidence and the constraints."""
     n = len(result.assignment)
     what = (
         "all variables without evidence" if asked["query"] is None else ", ".join(str(q) for q in asked["query"])
@@ -317,10 +319,11 @@ def _question(asked: Record, result: MapResult) -> str:
         lead = f"<p>At which values of {escaped(what)} ({counted}) is the density highest"
     done = ", ".join(f"{name}={label!r}" for name, label in asked.get("do", {}).items())
     lead += f", after do({escaped(done)})" if done else ""
-    if not asked["evidence"]:
-        return f"{lead}, with nothing observed?</p>"
     rows = [(name, _observed(form)) for name, form in asked["evidence"].items()]
-    return f"{lead}, given what was observed?</p>" + table("Observed", ("variable", "evidence"), rows)
+    lead += f", {'given what was' if rows else 'with nothing'} observed?</p>"
+    lead += table("Observed", ("variable", "evidence"), rows) if rows else ""
+    rules = [(repr(rule),) for rule in result.constraints]
+    return lead + (table("Constraints on the answer", None, rules) if rules else "")
 
 
 def _observed(form: Record) -> str:
