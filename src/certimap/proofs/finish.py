@@ -60,9 +60,9 @@ MAX_SEARCHES = 5  # per proof; a search that finds a better answer is repeated
 
 def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
     """Search a circuit by boxes, starting from another solver's answer; None if the search does not end."""
-    from certimap.ask.constrained import under
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.circuits.prober import PlanProber
+    from certimap.core.constrained import ConstrainedPosterior
     from certimap.solvers.box_search.frontier import Frontier
     from certimap.solvers.driver import run
     from certimap.solvers.request import Request
@@ -85,7 +85,8 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
         try:
             top_k = None if result.top is None else len(answers)
             request = ask(epsilon=epsilon, top_k=top_k, warm_start=answers, proof_bytes=max_bytes)
-            posterior = under(Plain.from_circuit(model, query, control=control), query.rules)
+            whole = Plain.from_circuit(model, query, control=control)
+            posterior = whole if query.rules is None else ConstrainedPosterior(whole, query.rules)
             found = run(posterior, request, control=control)
         except (TimeUp, TooLarge):
             return None
