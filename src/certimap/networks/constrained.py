@@ -57,6 +57,10 @@ class ConstrainedNetwork(Network):
     def is_normalised(self) -> bool:
         return self.whole.is_normalised
 
+    @property
+    def without_counters(self) -> Network:
+        return self.whole
+
     def relevant(self, variables: set[int]) -> set[int]:
         n = len(self.whole.domain)
         named = {v for factor in self.factors[len(self.whole.factors) :] for v in factor.scope}

@@ -64,6 +64,11 @@ class Network(Model):
         done = self.domain.done and f", {self.domain.done}"
         return f"{type(self).__name__}({len(self.domain)} variables, {len(self.factors)} factors{done})"
 
+    @property
+    def without_counters(self) -> Network:
+        """The network without the counters of constraints."""
+        return self
+
     def relevant(self, variables: set[int]) -> set[int]:
         """Return the variables that the marginal of some variables depends on."""
         return set(range(len(self.domain)))

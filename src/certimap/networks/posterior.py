@@ -401,11 +401,13 @@ def log_largest_joint(network: Network, query: Query) -> float:
     """Return an upper bound (nats) on ln p(q, e) of a Bayesian network; inf for other networks.
 
     The rows of its tables add up to 1 (within `rows.EXACT`) or 0, so that the product of the tables adds up to at
-    most 1 over all assignments. Each likelihood multiplies it by at most its largest entry.
+    most 1 over all assignments. Each likelihood multiplies it by at most its largest entry. Counters multiply it
+    by at most 1.
     """
+    network = network.without_counters
     if not isinstance(network, BayesianNetwork):
         return math.inf
-    weights = np.maximum.reduceat(query.log_weights, network.domain.offsets[:-1])
+    weights = np.maximum.reduceat(query.log_weights[: network.domain.total_states], network.domain.offsets[:-1])
     reach = len(network.domain) + float(np.abs(weights).sum()) + sum(f.shape[-1] for f in network.factors)
     return math.fsum(weights) + 1.01 * EXACT * len(network.factors) + 1e-15 * reach
 

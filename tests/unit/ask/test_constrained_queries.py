@@ -242,3 +242,13 @@ def test_an_external_bound_is_of_the_joint_probability(solver):
         cm.map_query(model, FAULTS, evidence, upper_bound={"source": "x", "log_prob": -0.1}, **rules)
     bound = {"source": "x", "log_joint": found.log_joint + 1e-7}
     assert cm.map_query(model, FAULTS, evidence, upper_bound=bound, **rules).log_prob == found.log_prob
+
+
+def test_a_network_with_counters_keeps_the_ceiling_of_its_network():
+    from certimap.core.query import make_query
+    from certimap.networks.constrained import constrained
+    from certimap.networks.posterior import log_largest_joint
+
+    model, evidence = diagnosis()
+    query = make_query(model.domain, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")])
+    assert log_largest_joint(*constrained(model, query)) == log_largest_joint(model, query) < 1e-6
