@@ -85,13 +85,16 @@ def _posed_to_tree(model: Model, query: Query, request: Request, control: Contro
 
     Few answers are listed instead, and searches by the model's own bounds need no counters.
     """
+    from certimap.circuits.circuit import Circuit
+
     assert query.rules is not None
     solver, limits = request.solver, replace(request.limits, control=control)
     if solver == "auto":
         is_alone = query.rules.most <= SMALL_SPACE
     else:
         is_alone = solver.family != "sampling" and offers(UNDER_RULES, solver.needs)
-    if is_alone or request.proof_bytes is not None or not len(query.variables):
+    has_own_proof = request.proof_bytes is not None and isinstance(model, Circuit)
+    if is_alone or has_own_proof or not len(query.variables):
         return query
     from certimap.conversions import plan
     from certimap.networks.constrained import constrained

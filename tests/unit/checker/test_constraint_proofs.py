@@ -12,6 +12,7 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.constraints import PlainRules
 from certimap.checker.models import CheckBudget, Question, Rejected
+from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap_lab.constraints import all_hold, forged, random_constraints
 from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, by_steps, failures, random_case, solved
 
@@ -199,3 +200,17 @@ def test_networks_too_wide_to_eliminate_are_listed():
     claim = {**found.proof.meta["claim"], "log_joint": None}
     verdict = cm.check(model, Proof({**found.proof.meta, "answer": worse, "claim": claim}, found.proof.arrays))
     assert "is worth more than the claim allows" in verdict.message
+
+
+def test_hidden_trees_are_searched_and_proved_with_counters():
+    rng, n, k = np.random.default_rng(0), 60, 3
+    domain = cm.Domain([cm.Categorical(f"v{i}", ("no", "yes")) for i in range(n)])
+    parent = np.array([-1, *(int(rng.integers(max(0, i - 3), i)) for i in range(1, n))])
+    tables = rng.dirichlet(np.ones(k)), rng.dirichlet(np.full(k, 0.5), (n, k))
+    model = HiddenChowLiuModel(domain, parent, *tables, [rng.dirichlet(np.ones(2), k) for _ in range(n)])
+    rule = cm.AtMost(12, list(domain.names), "yes")
+    found = cm.map_query(model, epsilon=0, delta=0, constraints=[rule], proof=True, max_nodes=5000)
+    assert found.certificate.kind == "exact"
+    assert sum(label == "yes" for label in found.assignment.values()) <= 12
+    assert cm.check(model, found.proof).accepted
+    assert not cm.check(model, Proof({**found.proof.meta, "constraints": []}, found.proof.arrays)).accepted
