@@ -191,7 +191,11 @@ class Rules:
         """
         out = np.ones(len(points), np.bool_)
         if points.size >= LARGE and self.domain.is_discrete:
-            _ACCEPTED(*self._readers, np.asarray(points, np.int16), len(self.automata), out)
+            _, rows, flat = self._readers
+            steps = rows[np.argsort(rows[:, 1])]  # by start: automaton by automaton
+            variables = np.array([layer.variable for layers in self._layers for layer in layers], np.int64)
+            given = np.column_stack([variables, steps[:, 1:]]), flat, np.asarray(points, np.int16)
+            _ACCEPTED(pointers(map(len, self._layers)), *given, out)
             return out
         for layers in self._layers:
             state = np.zeros(len(points), np.int32)

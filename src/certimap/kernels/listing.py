@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from certimap.core.arrays import Flags, Ints, Ints16, Ints32
 from certimap.kernels.jit import jit
 
@@ -60,15 +58,18 @@ def list_answers(
 
 
 @jit()
-def accepted(reader_ptr: Ints, readers: Ints, tables: Ints32, points: Ints16, n_automata: int, out: Flags) -> None:
-    """Set whether all automata accept each point, shape (batch,); arguments as in `list_answers`."""
-    states = np.zeros(n_automata, np.int64)
+def accepted(step_ptr: Ints, steps: Ints, tables: Ints32, points: Ints16, out: Flags) -> None:
+    """Set whether all automata accept each point, shape (batch,).
+
+    Automaton a takes `steps[step_ptr[a] : step_ptr[a + 1]]`: rows of a variable, its table's start in `tables`,
+    and the table's width.
+    """
     for b in range(len(points)):
-        states[:] = 0
         out[b] = True
-        for i in range(points.shape[1]):
-            for r in range(reader_ptr[i], reader_ptr[i + 1]):
-                a = readers[r, 0]
-                if states[a] >= 0:
-                    states[a] = tables[readers[r, 1] + states[a] * readers[r, 2] + points[b, i]]
-                    out[b] &= states[a] >= 0
+        for a in range(len(step_ptr) - 1):
+            state = 0
+            for k in range(step_ptr[a], step_ptr[a + 1]):
+                state = tables[steps[k, 1] + state * steps[k, 2] + points[b, steps[k, 0]]]
+                if state < 0:
+                    out[b] = False
+                    break
