@@ -115,6 +115,8 @@ def settled(model: Model, evidence: Any, limits: Limits) -> Any:
         found = likelihoods(model, targets, rest, limits)
     except ImpossibleEvidence as error:
         raise with_conflict(error, model, evidence, limits) from None
+    except TimeUp as late:
+        raise TooLarge(f"{late}; raise time_limit, or state fewer probabilities") from None
     return {**rest, **{name: {"log_likelihood": own.tolist()} for name, own in found.items()}}
 
 

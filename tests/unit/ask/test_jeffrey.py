@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.ask import jeffrey
 from certimap.ask.replay import asked, replay
+from certimap.core.control import Control, TimeUp
+from certimap.errors import TooLarge
 
 
 def random_network(rng, n=5):
@@ -140,3 +142,14 @@ def test_draws_and_next_tests_take_them():
     table = np.array(joint).reshape(2, 2)
     expected = np.sum(table * np.log(table / (table.sum(0) * table.sum(1)[:, None])))
     assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_time_that_is_up_while_probabilities_are_fitted_is_one_sentence(monkeypatch):
+    def check(control, doing):
+        if doing == "fitting the stated probabilities":
+            raise TimeUp(doing)
+
+    monkeypatch.setattr(Control, "check", check)
+    told = {"smoke": {"probability": [0.1, 0.9]}, "bronc": {"probability": [0.9, 0.1]}}
+    with pytest.raises(TooLarge, match="the time was up while fitting the stated probabilities; raise time_limit"):
+        cm.map_query(cm.read("examples/asia.bif"), ["lung"], told)
