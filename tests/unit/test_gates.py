@@ -42,6 +42,9 @@ BY_NAME = {
     "learn/table.py": 9,  # data frames
     "proofs/finish.py": 1,  # fields of certificates
     "plots/series.py": 1,  # fields of history entries
+    "ask/constrained.py": 1,  # models that are networks with hidden variables
+    "core/constrained.py": 1,  # the capabilities of the posterior under constraints
+    "core/constraints.py": 1,  # fields of constraints
     "core/query.py": 3,  # data frames
     "core/result.py": 4,  # numpy values, and fields of results
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability

@@ -15,7 +15,7 @@ from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
-from certimap.core.result import MapResult
+from certimap.core.result import HistoryEntry, MapResult
 from certimap.errors import ModelError
 from certimap.solvers.registry import SMALL_SPACE
 from certimap.solvers.request import Request
@@ -173,7 +173,6 @@ def signed_under(
     now = found.log_joint if value is None else value
     was = found.log_joint if found.log_prob is None else found.log_prob
     shift = now - found.history[-1].log_prob if found.history else 0.0
-    logs = ("log_prob", "log_upper_bound", "log_open_mass")
     return replace(
         found,
         log_prob=value,
@@ -182,5 +181,14 @@ def signed_under(
         # those of probability 0 may be no answers
         top=None if found.top is None else [(a, x + (now - was)) for a, x in found.top if x > -math.inf],
         min_entropy_bits=None,
-        history=[replace(entry, **{n: getattr(entry, n) + shift for n in logs}) for entry in found.history],
+        history=[_shifted(entry, shift) for entry in found.history],
+    )
+
+
+def _shifted(entry: HistoryEntry, shift: float) -> HistoryEntry:
+    return replace(
+        entry,
+        log_prob=entry.log_prob + shift,
+        log_upper_bound=entry.log_upper_bound + shift,
+        log_open_mass=entry.log_open_mass + shift,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from certimap.core.posterior import (
     Tightening,
     TwoSided,
 )
-from certimap.core.probing import climb, flipped, prober_of
+from certimap.core.probing import climb, flipped, heeding, prober_of
 from certimap.core.rules import Rules
 
 N_TRIED = 64  # draws from which an assignment that satisfies the constraints is made
@@ -121,9 +120,7 @@ class ConstrainedProber:
         return self.whole.n_bytes
 
     def heed(self, control: Control) -> None:
-        heed: Callable[[Control], None] | None = getattr(self.whole, "heed", None)
-        if heed is not None:
-            heed(control)
+        heeding(self.whole, control)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         found, mask = self.whole.probe(boxes), self.layout.public(boxes).mask

@@ -374,12 +374,17 @@ class Linear(Constraint):
         )
         if self.at_most is None and self.at_least is None:
             raise QueryError("Linear has no bound; expected at_most, at_least or both")
-        ends = {name: getattr(self, name) for name in ("at_most", "at_least")}
-        self._set(**{name: None if x is None else _finite(f"{name} of Linear", x) for name, x in ends.items()})
+        self._set(**{name: _finite(f"{name} of Linear", x) for name, x in self._ends.items()})
 
     def __repr__(self) -> str:
-        ends = "".join(f", {n}={x!r}" for n in ("at_most", "at_least") if (x := getattr(self, n)) is not None)
+        ends = "".join(f", {name}={x!r}" for name, x in self._ends.items())
         return f"Linear({self._weights!r}{ends})"
+
+    @property
+    def _ends(self) -> dict[str, float]:
+        """The bounds that are given, by name."""
+        ends = {"at_most": self.at_most, "at_least": self.at_least}
+        return {name: x for name, x in ends.items() if x is not None}
 
     @cached_property
     def _weights(self) -> dict[str, dict[Label, float]]:

@@ -16,10 +16,16 @@ from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, T
 def prober_of(posterior: Probes | Bounds, control: Control | None = None) -> Prober:
     """Return the posterior's own prober, or one made of its bounds; its climbs obey the run's limits."""
     prober = posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
-    heed: Callable[[Control], None] | None = getattr(prober, "heed", None)
-    if control is not None and heed is not None:
-        heed(control)
+    if control is not None:
+        heeding(prober, control)
     return prober
+
+
+def heeding(prober: Prober, control: Control) -> None:
+    """Let the climbs of a prober that may be long obey the run's limits."""
+    heed: Callable[[Control], None] | None = getattr(prober, "heed", None)
+    if heed is not None:
+        heed(control)
 
 
 def answers_in(posterior: Probes | Bounds, boxes: Boxes) -> Answers:
