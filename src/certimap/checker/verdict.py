@@ -547,7 +547,9 @@ def _wide(
     """Check as `_network` does, by steps, for networks too wide to eliminate."""
     order = _order_in(proof, problem)
     log_value = claim.least([value_at(problem, answer, -1, order, budget) for answer in answers])
-    boxes = boxes_beside(problem, answers, budget)
+    boxes = boxes_beside(
+        problem, answers[:1] if claim.kind == "bound" else answers, budget
+    )  # it is on answers too
     check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
     return log_value
 

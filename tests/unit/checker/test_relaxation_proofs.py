@@ -274,3 +274,23 @@ def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypat
     assert verdict.unchecked == ("the solver's certificate (exact, epsilon 0): the file proves a bound alone",)
     claim = {**result.proof.meta["claim"], "log_upper": result.log_joint - 1e-6}
     assert not cm.check(model, Proof({**result.proof.meta, "claim": claim}, result.proof.arrays))
+
+
+def test_a_bound_is_on_the_answers_of_a_list_too():
+    """With the two best assignments cut out, a bound on the others alone passed for one on all."""
+    domain = cm.Domain([cm.Categorical(name, ("no", "yes")) for name in "abc"])
+    tables = [cm.Factor((k,), np.array([0.6, 0.4 - 0.1 * k])) for k in range(3)]
+    model = cm.MarkovNetwork(domain, [*tables, cm.Factor((0, 1), np.ones((2, 2)))])
+    found = cm.map_query(model, epsilon=0, delta=0, top_k=2, proof=True)
+    points = [[domain[n].index(label) for n, label in answer.items()] for answer, _ in found.top]
+    checked = reduced_network(model, make_query(domain))
+    for boxes, log_upper, is_true in (
+        (boxes_beside(checked, points), found.top[1][1] + found.log_joint - found.log_prob - 0.01, False),
+        (boxes_beside(checked, points[:1]), found.log_joint + 0.01, True),
+    ):
+        script = Script(log_upper, Control.starting_now(60.0), 10**6)
+        claim = {**found.proof.meta["claim"], "kind": "bound", "log_upper": log_upper}
+        arrays = steps_of(checked, boxes, script)
+        given = {"log_weights": found.proof.arrays["log_weights"], "order": np.zeros(0, np.int32), **arrays}
+        meta = {**found.proof.meta, "method": "steps", "claim": claim}
+        assert cm.check(model, Proof(meta, given)).accepted == is_true
