@@ -22,6 +22,12 @@ _RULES = {
     "enumeration": "every assignment was evaluated",
     "external": "an upper bound was proved by a separate method",
 }
+_CONSTRAINED = (
+    ("assignment is more", "assignment that satisfies the constraints is more"),
+    ("every assignment", "every assignment that satisfies the constraints"),
+    ("as the best", "as the best that satisfies the constraints"),
+    ("as the most probable one", "as the most probable one that satisfies the constraints"),
+)
 _DENSE = (
     ("as probable as the most probable", "as dense as the densest"),
     ("as probable as", "as dense as"),
@@ -98,6 +104,13 @@ def certificate_sentence(
     )
 
 
+def in_words_of_constraints(text: str) -> str:
+    """Reword a text about all assignments for those that satisfy the constraints."""
+    for plain, constrained in _CONSTRAINED:
+        text = text.replace(plain, constrained)
+    return text
+
+
 def in_words_of_density(text: str) -> str:
     """Reword a text about probabilities for densities."""
     for plain, dense in _DENSE:
@@ -140,9 +153,13 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
         rows.append((name, _with_log(result.log_evidence, log_name)))
     if isinstance(model, Model) and model.domain.interventions:
         rows.append(("after", model.domain.done))
-    rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
+    proved = [("certificate", certificate_sentence(result.certificate, is_density=result.is_density))]
     if result.certificate.rule is not None:
-        rows.append(("because", _RULES[result.certificate.rule]))
+        proved.append(("because", _RULES[result.certificate.rule]))
+    if result.constraints:
+        rows.append(("under", ", ".join(repr(constraint) for constraint in result.constraints)))
+        proved = [(title, in_words_of_constraints(text)) for title, text in proved]
+    rows += proved
     if not result.certified and result.pareto:
         rows.append(("also earned", _pareto_text(result.pareto)))
     if not result.certified and result.min_entropy_bits is not None:

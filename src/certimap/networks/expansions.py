@@ -62,9 +62,7 @@ class Expansions:
         ends = np.array([[place[v] for v in sorted(key)] for key in number], np.int64).reshape(-1, 2)
         return cls(variables, unary, ends, pairs)
 
-    def better(
-        self, start: Mapping[int, int] | None = None, control: Control | None = None
-    ) -> dict[int, int] | None:
+    def better(self, start: Mapping[int, int], control: Control | None = None) -> dict[int, int] | None:
         """Return an assignment that no move improves; None where no possible one is found.
 
         `start`: where moves begin. `control`: looked at between moves and flows; the best so far is returned.

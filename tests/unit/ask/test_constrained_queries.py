@@ -252,3 +252,13 @@ def test_a_network_with_counters_keeps_the_ceiling_of_its_network():
     model, evidence = diagnosis()
     query = make_query(model.domain, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")])
     assert log_largest_joint(*constrained(model, query)) == log_largest_joint(model, query) < 1e-6
+
+
+def test_printed_answers_say_under_which_constraints_they_are_best():
+    found = cm.map_query(
+        cm.read("examples/asia.bif"), ["lung", "bronc"], {"xray": "yes"}, constraints=[cm.Never(lung="yes")], rng=0
+    )
+    text = repr(found)
+    assert "Never({'lung': 'yes'})" in text
+    assert "no assignment that satisfies the constraints is more probable" in text
+    assert "no assignment is more probable" not in text

@@ -21,6 +21,7 @@ from certimap.core.result import Certificate, CertificateKind, HistoryEntry, Map
 from certimap.core.summary import (
     certificate_sentence,
     facts_of,
+    in_words_of_constraints,
     in_words_of_density,
     log_text,
     probability_text,
@@ -278,6 +279,7 @@ def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained:
     look = "verdict" if result.certified else "verdict open"
     proved = _plain(result.certificate)
     proved = in_words_of_density(proved) if result.is_density else proved
+    proved = in_words_of_constraints(proved) if result.constraints else proved
     verdict = f"<div class='{look}'>{warnings}<p>{escaped(proved)}</p></div>"
     parts = [
         "<h3>Question</h3>", _question(asked, result),
