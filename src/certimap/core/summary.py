@@ -105,7 +105,7 @@ def certificate_sentence(
 
 
 def in_words_of_constraints(text: str) -> str:
-    """Reword a text about all assignments for those that satisfy the constraints."""
+    """Reword a text about all assignments for the assignments that satisfy constraints."""
     for plain, constrained in _CONSTRAINED:
         text = text.replace(plain, constrained)
     return text
