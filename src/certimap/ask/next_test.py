@@ -12,7 +12,6 @@ import numpy as np
 
 from certimap.ask.inference import limits_of, summed
 from certimap.ask.session import Session, settled
-from certimap.conversions.from_networks import visible_tree
 from certimap.core.arguments import check_number, keywords_hinted
 from certimap.core.arrays import Floats
 from certimap.core.box import Points
@@ -145,6 +144,8 @@ class _Expected:
             if p is not None:
                 self.known[names] = -float(np.sum(p * np.log(np.where(p > 0.0, p, 1.0))))
             elif isinstance(self.model, Network):
+                from certimap.conversions.from_networks import visible_tree  # loads numba
+
                 self.known[names] = visible_tree(self.model, query, self.limits).region_tree.entropy()
             else:
                 raise TooLarge(f"{len(names)} variables have too many joint states to list")
