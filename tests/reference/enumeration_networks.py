@@ -18,6 +18,15 @@ def all_points(sizes):
     return np.array(list(itertools.product(*(range(k) for k in sizes))), np.int64).reshape(-1, len(sizes))
 
 
+def positive_network(rng, n=5):
+    """Return a random Bayesian network of variables v0, v1, ... without zeros, each with up to two parents."""
+    sizes = {f"v{i}": int(rng.integers(2, 4)) for i in range(n)}
+    names = list(sizes)
+    parents = {name: names[max(0, i - 2) : i] for i, name in enumerate(names)}
+    tables = {name: rng.dirichlet(np.ones(sizes[name]), [sizes[p] for p in parents[name]]) for name in names}
+    return BayesianNetwork.from_cpts({k: range(v) for k, v in sizes.items()}, parents, tables)
+
+
 def network_value(network, point):
     """The product of all factors at one point, by plain indexing."""
     value = 1.0

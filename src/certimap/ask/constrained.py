@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from certimap.certify import bounds
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
@@ -102,9 +100,7 @@ def _posed_to_tree(model: Model, query: Query, request: Request, control: Contro
     try:
         if (network := _as_network(model, control)) is None:
             return query
-        more = np.zeros(network.domain.total_states - len(query.log_weights))
-        weights = np.concatenate([query.log_weights, more])
-        counting, counted = constrained(network, replace(query, domain=network.domain, log_weights=weights))
+        counting, counted = constrained(network, query)
         return counted if Masses in plan(counting, counted, limits=limits).row.offers else query
     except (TimeUp, ModelError):
         return query

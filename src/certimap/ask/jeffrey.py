@@ -87,13 +87,11 @@ def _summed(model: Model, names: Sequence[str], evidence: Evidence, limits: Limi
     """Condition a model in a representation that sums exactly."""
     from certimap.conversions import condition
 
+    query, found, why = make_query(model.domain, names, evidence), None, ""
     try:
-        found, why = (
-            condition(model, make_query(model.domain, names, evidence), wants=(Draws, Masses), limits=limits),
-            "",
-        )
+        found = condition(model, query, wants=(Draws, Masses), limits=limits)
     except (TooLarge, TimeUp) as error:
-        found, why = None, f" ({error})"
+        why = f" ({error})"
     if not isinstance(found, Masses):
         raise TooLarge(f"stated probabilities take exact sums, which do not fit{why}; expected likelihoods")
     return found

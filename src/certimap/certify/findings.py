@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Masses, Posterior, TwoSided
-from certimap.core.rules import Rules
 from certimap.errors import SolverError, UnbalancedBooks
+
+if TYPE_CHECKING:
+    from certimap.core.rules import Rules
 
 Measure = Literal["mass", "share", "none"]
 Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from certimap.core.posterior import (
     TwoSided,
 )
 from certimap.core.probing import climb, flipped, heeding, prober_of
-from certimap.core.rules import Rules
+
+if TYPE_CHECKING:
+    from certimap.core.rules import Rules
 
 N_TRIED = 64  # draws from which an assignment that satisfies the constraints is made
 

@@ -92,10 +92,13 @@ def constrained_network(network: Network, constraints: Sequence[Constraint]) -> 
 
 
 def constrained(network: Network, query: Query) -> tuple[ConstrainedNetwork, Query]:
-    """Return a network under a query's constraints, and the query to it."""
+    """Return a network under a query's constraints, and the query to it.
+
+    The query's variables are the first of the network; no evidence is on the others.
+    """
     assert query.rules is not None
     found = constrained_network(network, query.rules.constraints)
-    more = np.zeros(found.domain.total_states - network.domain.total_states)
+    more = np.zeros(found.domain.total_states - len(query.log_weights))
     return found, replace(query, domain=found.domain, log_weights=np.concatenate([query.log_weights, more]))
 
 

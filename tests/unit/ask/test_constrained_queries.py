@@ -31,9 +31,11 @@ def network(rng, *, is_markov=False, zeros=0.2):
 
 def constraint(rng, domain, names):
     """Return a random constraint on some of the variables, and its test of an assignment."""
-    size = lambda least: int(rng.integers(least, min(4, len(names)) + 1))  # noqa: E731
-    some = rng.choice(names, size(1), replace=False).tolist()
-    pick = lambda of: {n: domain[n].states[rng.integers(domain[n].n_states)] for n in of}  # noqa: E731
+
+    def pick(of):
+        return {n: domain[n].states[rng.integers(domain[n].n_states)] for n in of}
+
+    some = rng.choice(names, int(rng.integers(1, min(4, len(names)) + 1)), replace=False).tolist()
     k, kind = int(rng.integers(0, 3)), int(rng.integers(0, 8))
     if kind < 3:
         compare = (int.__le__, int.__ge__, int.__eq__)[kind]

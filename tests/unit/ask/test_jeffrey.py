@@ -10,20 +10,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.enumeration_networks import positive_network
 
 import certimap as cm
 from certimap.ask import jeffrey
 from certimap.ask.replay import asked, replay
 from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
-
-
-def random_network(rng, n=5):
-    sizes = {f"v{i}": int(rng.integers(2, 4)) for i in range(n)}
-    names = list(sizes)
-    parents = {name: names[max(0, i - 2) : i] for i, name in enumerate(names)}
-    tables = {name: rng.dirichlet(np.ones(sizes[name]), [sizes[p] for p in parents[name]]) for name in names}
-    return cm.BayesianNetwork.from_cpts({k: range(v) for k, v in sizes.items()}, parents, tables)
 
 
 def scaled(network, targets, rest):
@@ -45,7 +38,7 @@ def scaled(network, targets, rest):
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 2**16]))
 def test_all_questions_see_the_stated_probabilities(seed, as_circuit, most_cells):
     rng = np.random.default_rng(seed)
-    network = random_network(rng)
+    network = positive_network(rng)
     names = rng.permutation(network.domain.names).tolist()
     soft, rest = names[: int(rng.integers(1, 3))], {names[3]: 0}
     targets = {name: rng.dirichlet(np.full(network.domain[name].n_states, 2.0)) for name in soft}

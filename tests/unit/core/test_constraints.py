@@ -58,7 +58,10 @@ def constraints(draw, domain):
         return Never(first), lambda x: not all(x[n] == s for n, s in first.items())
     if kind == 4:
         first, second = states(draw, domain), states(draw, domain)
-        holds = lambda x, side: all(x[n] == s for n, s in side.items())  # noqa: E731
+
+        def holds(x, side):
+            return all(x[n] == s for n, s in side.items())
+
         return Implies(first, second), lambda x: not holds(x, first) or holds(x, second)
     if kind == 5:
         names = some(draw, domain, 2)
@@ -67,7 +70,10 @@ def constraints(draw, domain):
         numbers = st.sampled_from([0.5, 1.0, -1.0, 2.0, 0.25])
         weights = {n: {s: draw(numbers) for s in domain[n].states[:2]} for n in some(draw, domain)}
         low, high = draw(st.sampled_from([(None, 1.0), (0.5, None), (-1.0, 2.0)]))
-        total = lambda x: sum(w.get(x[n], 0.0) for n, w in weights.items())  # noqa: E731
+
+        def total(x):
+            return sum(w.get(x[n], 0.0) for n, w in weights.items())
+
         return Linear(
             weights, at_most=high, at_least=low
         ), lambda x: (high is None or total(x) <= high) and (low is None or total(x) >= low)

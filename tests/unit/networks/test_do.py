@@ -10,23 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
+from tests.reference.enumeration_networks import positive_network
 
 import certimap as cm
-
-
-def random_network(rng, n=5):
-    sizes = {f"v{i}": int(rng.integers(2, 4)) for i in range(n)}
-    names = list(sizes)
-    parents = {name: names[max(0, i - 2) : i] for i, name in enumerate(names)}
-    tables = {name: rng.dirichlet(np.ones(sizes[name]), [sizes[p] for p in parents[name]]) for name in names}
-    return cm.BayesianNetwork.from_cpts({k: range(v) for k, v in sizes.items()}, parents, tables)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_left_is_the_product_of_the_other_tables(seed):
     rng = np.random.default_rng(seed)
-    network = random_network(rng)
+    network = positive_network(rng)
     chosen = rng.choice(network.domain.names, size=int(rng.integers(1, 4)), replace=False).tolist()
     done = {name: int(rng.integers(network.domain[name].n_states)) for name in chosen}
     cut = network.do(done)

@@ -238,14 +238,14 @@ def test_messages_from_the_roots_hold_all_that_lies_outside(seed: int) -> None:
 
 
 def test_orders_of_queried_variables_alone_cost_little_per_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_calls, weight = 0, orders.EliminationGraph.weight  # pyright: ignore[reportPrivateUsage]
+    n_calls, weight = 0, orders.EliminationGraph.weight
 
     def counted(*args: Any) -> float:
         nonlocal n_calls
         n_calls += 1
         return weight(*args)
 
-    monkeypatch.setattr(orders.EliminationGraph, "weight", counted)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(orders.EliminationGraph, "weight", counted)
     costs: list[float] = []
     for n in (8, 16, 32):
         n_calls = 0
