@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import pytest
@@ -41,6 +42,27 @@ def test_short_forms_and_a_file_give_the_same_answer(model, tmp_path, capsys):
     answer = tmp_path / "answer.json"
     answer.write_text(json.dumps(short))
     assert main(["replay", str(answer), str(model)]) == 0
+
+
+def test_explanations_and_pages_keep_constraints_and_interventions(examples, tmp_path, capsys):
+    asking = [str(examples / "asia.bif"), "-q", "lung,bronc", "-e", "dysp=yes", "--do", "smoke=yes"]
+    rules = ["--never", "lung=no,bronc=yes", "--at-most", "1:lung,bronc=no"]
+    assert main(["explain", *asking, *rules, "--entries", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "The answer after do(smoke='yes')" in text
+    assert "Under AtMost(k=1, names=('lung', 'bronc'), state='no')" in text
+    assert "Under Never({'lung': 'no', 'bronc': 'yes'})" in text
+    assert main(["explain", *asking, *rules, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["answer"]["assignment"] == {"lung": "yes", "bronc": "yes"}
+    assert found["lead"]["runner_up"] == {"lung": "yes", "bronc": "no"}  # others do not satisfy them
+    answer, page = tmp_path / "answer.json", tmp_path / "page.html"
+    assert main(["solve", *asking, *rules, "--explain", "-o", str(answer)]) == 0
+    assert main(["report", str(answer), "-o", str(page)]) == 0
+    shown = html.unescape(page.read_text())
+    assert "after do(smoke='yes')" in shown
+    assert "Never({'lung': 'no', 'bronc': 'yes'})" in shown
+    assert main(["explain", *asking, "--never", "lung=maybe"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_conflicts_and_stated_probabilities_on_the_shell(capsys, examples, tmp_p
     assert main(["conflict", model, "-e", "lung=yes,either=no,smoke=no"]) == 0
     assert (
         capsys.readouterr().out
-        == "these observations have probability 0 together:\n  lung    = yes\n  either  = no\n"
+        == "these observations have probability 0 together, and no fewer do:\n  lung    = yes\n  either  = no\n"
     )
     assert main(["conflict", model, "-e", "lung=yes,smoke=no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == pytest.approx(-1.704748, abs=1e-6)

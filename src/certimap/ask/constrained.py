@@ -14,7 +14,8 @@ from certimap.core.model import Model
 from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
 from certimap.core.result import HistoryEntry, MapResult
-from certimap.errors import ModelError
+from certimap.errors import ModelError, SolverError
+from certimap.solvers.driver import UNFOUND
 from certimap.solvers.registry import SMALL_SPACE
 from certimap.solvers.request import Request
 
@@ -155,6 +156,8 @@ def signed_under(
     found = replace(found, constraints=constraints)
     if query is None or found.log_joint is None or not network_of(model, query)[1]:
         return found
+    if found.log_joint == -math.inf:
+        raise SolverError(UNFOUND)
     from certimap.networks.constrained import log_evidence_of_whole
 
     network = _as_network(model, control)

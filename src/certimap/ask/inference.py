@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from certimap.ask.session import SUMMED, Session, cheapest_query, joined, settled, with_conflict
-from certimap.ask.session import conflict as contradiction
+from certimap.ask.conflicts import SUMMED, cheapest_query, with_conflict
+from certimap.ask.conflicts import conflict as contradiction
+from certimap.ask.session import Session, joined, settled
 from certimap.core.arguments import check_whole, flag_checked, is_missing, keywords_hinted, seed_checked, shown
 from certimap.core.arrays import Array, Floats
 from certimap.core.box import Boxes
@@ -194,9 +195,10 @@ class Conflict:
     Attributes
     ----------
     observations
-        A minimal part of the evidence with probability 0 by itself; empty for possible evidence.
-    is_minimal
-        False if time ran out while looking for observations to leave out.
+        A smallest part of the evidence with probability 0 by itself; empty for possible evidence.
+    is_minimal, is_smallest
+        False if time ran out, or 500 sums, before it was clear that no one of the observations can be left out,
+        and that no part with fewer observations has probability 0.
     score
         ln p(e) - sum of ln p(e_i): below 0 where the observations are rarer together than independent ones would
         be (Jensen et al. 1990, with the other sign); -inf for impossible evidence.
@@ -207,6 +209,7 @@ class Conflict:
 
     observations: Evidence
     is_minimal: bool
+    is_smallest: bool
     score: float
     contributions: Mapping[str, float]
 
@@ -228,19 +231,21 @@ def conflict(
     """Return which observations have probability 0 together, or else which of them contradict the others most.
 
     `model`, `evidence`, `workers`, `time_limit`, `max_memory` and the exceptions are as in `marginals`, but
-    impossible evidence raises none. Cost: two sums per observation; if impossible, about k ln n sums for k of n.
+    impossible evidence raises none. Cost: two sums per observation; if impossible, about k ln n sums for k of n,
+    and some times as many to prove that no set is smaller.
     """
     model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
     found = contradiction(model, evidence, limits.control)
     if found is not None:
-        return Conflict(dict(found[0]), found[1], -math.inf, {})
+        return Conflict(dict(found.observations), found.is_minimal, found.is_smallest, -math.inf, {})
     given = {name: x for name, x in items_of(settled(model, evidence, limits)) if not is_missing(x)}
     total = _log_evidence(model, {}, limits)
     whole = _log_evidence(model, given, limits) - total
     alone = {name: _log_evidence(model, {name: x}, limits) - total for name, x in given.items()}
     rest = {name: _log_evidence(model, {n: x for n, x in given.items() if n != name}, limits) for name in given}
     swings = {name: whole - (rest[name] - total) - alone[name] for name in given}
-    return Conflict({}, True, whole - math.fsum(alone.values()), dict(sorted(swings.items(), key=lambda s: s[1])))
+    score = whole - math.fsum(alone.values())
+    return Conflict({}, True, True, score, dict(sorted(swings.items(), key=lambda s: s[1])))
 
 
 @keywords_hinted()

@@ -100,6 +100,7 @@ def convert(
 
 def explain(
     case: EvidenceOptions,
+    rules: options.ConstraintOptions,
     query_file: options.QueryFileOption = None,
     entries: Annotated[
         int, typer.Option(help="Table entries whose exact range is found (Bayesian networks).")
@@ -110,7 +111,10 @@ def explain(
 ) -> None:
     """Answer a query and say why: the lead, the evidence that it hangs on, how far table entries may move."""
     source, variables, given = case.read_case(query_file)
-    found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
+    held = rules.read(source.domain)
+    found = certimap.explain(
+        source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit, constraints=held
+    )
     print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
 
 
@@ -128,7 +132,12 @@ def conflict(
     rows = [(name, f"= {value}") for name, value in found.observations.items()]
     rows += [(name, f"{value:.6f}") for name, value in found.contributions.items()]
     text = f"ln p(e) - sum of ln p(e_i) = {found.score:.6f}; by observation:"
-    print(text if found.score > -math.inf else "these observations have probability 0 together:")
+    if found.score == -math.inf:
+        ending = (
+            "no fewer do" if found.is_smallest else f"{'none' if found.is_minimal else 'some'} can be left out"
+        )
+        text = f"these observations have probability 0 together, and {ending}:"
+    print(text)
     print_rows(rows, "  ")
 
 

@@ -77,22 +77,6 @@ def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
         raise QueryError(told) from None
 
 
-def read_constraints(
-    path: Path | None, at_most: Sequence[str] | None, never: Sequence[str] | None, domain: Domain
-) -> list[Constraint]:
-    """Return the constraints of --constraints, --at-most and --never."""
-    found = [] if path is None else list(constraints_of(parsed_json(path)))
-    for text in at_most or ():
-        number, colon, rest = text.partition(":")
-        names, equals, label = rest.rpartition("=")
-        if not colon or not equals or not number.strip().isdecimal():
-            raise QueryError(f"--at-most {text!r} is no constraint; expected K:A,B,C=STATE")
-        listed = split_list(names)
-        found.append(AtMost(int(number), listed, domain[listed[0]].parse(label.strip())))
-    found += [Never(dict(parse_evidence([text], domain))) for text in never or ()]
-    return found
-
-
 def _as_pair(text: str, domain: Domain) -> tuple[str, Any] | None:
     """Read a text as one pair if a split at an equals sign gives a variable and one of its states."""
     for place, character in enumerate(text):
@@ -209,6 +193,35 @@ SettingsOption = Annotated[
 ]
 WorkersOption = Annotated[int | None, option("--workers", help="Threads; the answer does not depend on it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class ConstraintOptions:
+    """Constraints on the answer."""
+
+    constraints: Annotated[
+        Path | None,
+        option("--constraints", metavar="FILE.json", help="A list of rules that the answers satisfy."),
+    ] = None
+    at_most: Annotated[
+        list[str] | None,
+        option("--at-most", metavar="K:A,B,C=STATE", help="At most K of these have the state; repeatable."),
+    ] = None
+    never: Annotated[
+        list[str] | None, option("--never", metavar="A=x,B=y", help="Never all of these together; repeatable.")
+    ] = None
+
+    def read(self, domain: Domain) -> list[Constraint]:
+        """Return the constraints of all three options."""
+        found = [] if self.constraints is None else list(constraints_of(parsed_json(self.constraints)))
+        for text in self.at_most or ():
+            number, colon, rest = text.partition(":")
+            names, equals, label = rest.rpartition("=")
+            if not colon or not equals or not number.strip().isdecimal():
+                raise QueryError(f"--at-most {text!r} is no constraint; expected K:A,B,C=STATE")
+            listed = split_list(names)
+            found.append(AtMost(int(number), listed, domain[listed[0]].parse(label.strip())))
+        return found + [Never(dict(parse_evidence([text], domain))) for text in self.never or ()]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from certimap.ask.batch import BatchRow, collect, map_rows
 from certimap.ask.session import Session
 from certimap.cli import options
 from certimap.cli.options import (
+    ConstraintOptions,
     EvidenceOptions,
     JsonOption,
     QueryFileOption,
@@ -100,17 +101,6 @@ class RequestOptions:
             help="What another program proved: a bound on ln p(q, e), or log_prob=X on ln p(q | e).",
         ),
     ] = None
-    constraints: Annotated[
-        Path | None,
-        option("--constraints", metavar="FILE.json", help="A list of rules that the answers satisfy."),
-    ] = None
-    at_most: Annotated[
-        list[str] | None,
-        option("--at-most", metavar="K:A,B,C=STATE", help="At most K of these have the state; repeatable."),
-    ] = None
-    never: Annotated[
-        list[str] | None, option("--never", metavar="A=x,B=y", help="Never all of these together; repeatable.")
-    ] = None
     workers: WorkersOption = None
     device: Annotated[
         str | None, option("--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.")
@@ -141,7 +131,6 @@ class RequestOptions:
             "top_k": self.top_k,
             "top_mass": self.top_mass,
             "workers": self.workers,
-            "constraints": options.read_constraints(self.constraints, self.at_most, self.never, domain) or None,
         }
 
 
@@ -207,7 +196,11 @@ class AnswerOptions:
 
 
 def solve(
-    case: EvidenceOptions, ask: RequestOptions, answer: AnswerOptions, query_file: QueryFileOption = None
+    case: EvidenceOptions,
+    ask: RequestOptions,
+    rules: ConstraintOptions,
+    answer: AnswerOptions,
+    query_file: QueryFileOption = None,
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
@@ -224,6 +217,7 @@ def solve(
     source = case.read_model()
     rows = case.rows(source.domain, query_file)
     settings = ask.read(source.domain, case)
+    settings["constraints"] = rules.read(source.domain) or None
     announce_compilation()
     answer.check_cases(len(rows), ask.upper_bound)
     if answer.proof is not None:

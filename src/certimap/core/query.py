@@ -172,7 +172,10 @@ def _under(query: Query, constraints: Sequence[Constraint]) -> Query:
     for constraint in constraints:
         for name, label in constraint.labels:
             categorical(query.domain, name).index(label)
-    return replace(query, rules=Rules.of(query.query_domain, constraints, known))
+    offsets, variables = query.domain.offsets, query.variables
+    own = [query.log_weights[offsets[i] : offsets[i + 1]] > -math.inf for i in variables]
+    rules = Rules.of(query.query_domain, constraints, known, np.concatenate([np.empty(0, np.bool_), *own]))
+    return replace(query, rules=rules)
 
 
 def names_of(variables: Any, what: str = "the query", error: type[CertimapError] = QueryError) -> list[Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -126,12 +128,19 @@ class Rules:
     automata: tuple[Automaton, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
-    def of(cls, domain: Domain, constraints: Iterable[Constraint], observed: Sequence[Categorical] = ()) -> Rules:
+    def of(
+        cls,
+        domain: Domain,
+        constraints: Iterable[Constraint],
+        observed: Sequence[Categorical] = (),
+        possible: Flags | None = None,
+    ) -> Rules:
         """Build the automata.
 
-        `observed` holds observed variables, each with its observed state alone. Raises QueryError for a constraint
-        on other variables or on real ones and for unknown labels of query variables, NoAnswer for a constraint
-        that no joint state satisfies.
+        `observed` holds observed variables, each with its observed state alone; `possible` says which states of
+        the query variables the evidence leaves, shape (total_states,), None for all. Raises QueryError for a
+        constraint on other variables or on real ones and for unknown labels of query variables, NoAnswer for a
+        constraint that no joint state satisfies.
         """
         given, known = tuple(constraints), {v.name: v for v in observed}
         automata: list[Automaton] = []
@@ -147,18 +156,40 @@ class Rules:
                     categorical(domain, name).index(label)
             place = {name: i for i, name in enumerate((*known, *domain.names))}
             variable_of = {name: known.get(name) or categorical(domain, name) for name in constraint.order}
-            labels = {label for v in variable_of.values() for label in v.states}
-            too_few = isinstance(constraint, AllDifferent) and len(labels) < len(variable_of)
             for part in constraint.parts:
                 names = sorted(part.order, key=place.__getitem__)
                 found = Automaton.of(part, [variable_of[name] for name in names])
-                if found.is_empty or too_few:
+                if found.is_empty:
                     with_those = " with the observed states" if known.keys() & {*part.order} else ""
                     raise NoAnswer(f"no assignment satisfies {shown(constraint)}{with_those}")
                 if left := found.without(known):
                     automata.append(left)
         used = {name for constraint in given for name in constraint.order}
-        return cls(domain, given, tuple(v for v in observed if v.name in used), tuple(automata))
+        out = cls(domain, given, tuple(v for v in observed if v.name in used), tuple(automata))
+        different = [constraint for constraint in given if isinstance(constraint, AllDifferent)]
+        full = np.ones(domain.total_states, np.bool_) if possible is None else possible
+        left = out.narrowed(full[None])[0] if different else full
+        for constraint in different:
+            if not out.have_room(constraint, left):
+                raise NoAnswer(f"no assignment satisfies {shown(constraint)} with the labels that are left")
+        return out
+
+    def have_room(self, constraint: AllDifferent, mask: Flags) -> bool:
+        """Whether its variables can all have different labels, by a matching of variables with labels.
+
+        `mask` is bool, shape (total_states,): the states to choose from.
+        """
+        sparse, graphs = import_module("scipy.sparse"), import_module("scipy.sparse.csgraph")
+        labels_of = {v.name: v.states for v in self.observed}
+        for name in constraint.order:
+            if name not in labels_of:
+                i, v = self.domain.index(name), categorical(self.domain, name)
+                labels_of[name] = tuple(
+                    compress(v.states, mask[self.domain.offsets[i] : self.domain.offsets[i + 1]])
+                )
+        labels = list(dict.fromkeys(label for name in constraint.order for label in labels_of[name]))
+        has = sparse.csr_array([[label in labels_of[name] for label in labels] for name in constraint.order])
+        return bool(labels) and bool(np.all(graphs.maximum_bipartite_matching(has, perm_type="column") >= 0))
 
     @cached_property
     def _layers(self) -> list[list[_Layer]]:

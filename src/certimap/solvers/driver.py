@@ -35,6 +35,7 @@ CEILING = own_source("ceiling")  # the bound from a posterior's facts, if a run 
 POSING = 2  # the random stream for `Solver.posed`
 _UNUSED = np.random.default_rng(0)  # for solvers without a seed; making one takes longer than some steps
 MAX_IDLE_STEPS = 1000  # steps without draws left or progress, after which a run ends
+UNFOUND = "the run ended before it found an assignment that satisfies the constraints; raise limits"
 Progress = bool | Callable[[HistoryEntry], None] | None
 _c: Any = import_module("_signal")  # the functions that `signal` wraps, ten times as fast
 _interrupts: list[int] = []  # every Ctrl-C that `interruptible` caught, per process
@@ -216,9 +217,7 @@ def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
     if isinstance(posterior, Finds):
         ledger.candidates(posterior.possible_point())
         if not ledger.best and ledger.log_upper_bound > -math.inf:
-            raise SolverError(
-                "the run ended before it found an assignment that satisfies the constraints; raise limits"
-            )
+            raise SolverError(UNFOUND)
     elif ledger.best_point is not None:
         return
     elif isinstance(posterior, Draws):

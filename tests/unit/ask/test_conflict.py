@@ -9,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.ask.session import conflict
+from certimap.ask import conflicts
+from certimap.ask.conflicts import conflict
+from certimap.core.control import Control
 
 
 @pytest.fixture(autouse=True)
 def _with_all_the_time(monkeypatch):
     """Searches that are cut short say less: tests must not depend on how fast the machine is."""
-    monkeypatch.setattr("certimap.ask.session.PATIENCE", 600.0)
-    monkeypatch.setattr("certimap.ask.session.FIRST", 600.0)
+    monkeypatch.setattr("certimap.ask.conflicts.PATIENCE", 600.0)
+    monkeypatch.setattr("certimap.ask.conflicts.FIRST", 600.0)
 
 
 EVIDENCE = {"smoke": "yes", "tub": "yes", "either": "no", "xray": "no"}
@@ -62,11 +64,56 @@ def test_a_conflict_is_impossible_and_smallest(seed, as_circuit):
     if probability(network, evidence) > 0.0:
         assert found is None
         return
-    named, is_smallest = found
-    assert is_smallest
-    assert probability(network, named) == 0.0
-    for name in named:
-        assert probability(network, {n: v for n, v in named.items() if n != name}) > 0.0
+    assert found.is_minimal
+    assert found.is_smallest
+    assert found.observations.items() <= evidence.items()
+    assert probability(network, found.observations) == 0.0
+    for names in itertools.combinations(evidence, len(found.observations) - 1):
+        assert probability(network, {name: evidence[name] for name in names}) > 0.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.frozensets(st.sampled_from("abcdefghi"), min_size=1), min_size=1, max_size=8))
+def test_no_smaller_set_contradicts_itself(impossible):
+    """Against all parts of the evidence, where any of several sets of observations is impossible."""
+    asked = []
+
+    def is_impossible(model, evidence, control):
+        asked.append(frozenset(evidence))
+        return any(part <= evidence.keys() for part in impossible)
+
+    everything = dict.fromkeys("abcdefghi", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conflicts, "_is_impossible", is_impossible)
+        found = conflict(None, everything)
+        assert found.is_minimal
+        assert found.is_smallest
+        assert found.observations.keys() in impossible
+        assert len(found.observations) == min(map(len, impossible))
+        assert len(asked) < 200
+        patch.setattr(conflicts, "MOST_SUMS", 0)
+        early = conflict(None, everything)
+    assert early.is_minimal
+    assert not any(part < early.observations.keys() for part in impossible)
+    assert not early.is_smallest or len(early.observations) == len(found.observations)
+
+
+def test_the_smallest_set_is_named_where_a_larger_one_is_minimal():
+    names, table = ["a1", "a2", "a3"], np.zeros((2, 2, 2, 2))
+    table[..., 0], table[1, 1, 1] = 1.0, (0.0, 1.0)
+    fair = {name: [0.5, 0.5] for name in ("b", *names)}
+    model = cm.BayesianNetwork.from_cpts(
+        {name: [0, 1] for name in (*fair, "all", "c")}, {"all": names, "c": ["b"]},
+        {**fair, "all": table, "c": np.eye(2)},
+    )  # fmt: skip
+    evidence = {"b": 1, "a1": 1, "a2": 1, "a3": 1, "all": 0, "c": 0}
+    search = conflicts._Search(model, evidence, Control())
+    assert search.minimal() == ([*names, "all"], True)
+    found = cm.conflict(model, evidence)
+    assert found.observations == {"b": 1, "c": 0}
+    assert found.is_smallest
+    with pytest.raises(cm.ImpossibleEvidence, match=r": b=1, c=0 contradict each other$"):
+        cm.map_query(model, None, evidence)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +155,7 @@ def test_what_is_impossible_by_itself_and_models_without_weight():
 def test_a_search_that_is_cut_short_says_so():
     asia = cm.read("examples/asia.bif")
     conflict(asia, EVIDENCE)  # compiles what it needs
-    assert conflict(asia, EVIDENCE, patience=0.0) == (EVIDENCE, False)
+    assert conflict(asia, EVIDENCE, patience=0.0) == (EVIDENCE, False, False)
     assert conflict(asia, {"tub": "yes", "smoke": None}) is None
 
 

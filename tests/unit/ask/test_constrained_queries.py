@@ -264,3 +264,14 @@ def test_printed_answers_say_under_which_constraints_they_are_best():
     assert "Never({'lung': 'yes'})" in text
     assert "no assignment that satisfies the constraints is more probable" in text
     assert "no assignment is more probable" not in text
+
+
+def test_a_run_that_found_no_answer_in_time_shows_none():
+    """Three constraints with labels enough for each, not for all of them: only a search can tell."""
+    names = [f"x{i}" for i in range(14)]
+    model = cm.BayesianNetwork.from_cpts(
+        {name: [str(i) for i in range(9)] for name in names}, {}, {name: [1.0 / 9.0] * 9 for name in names}
+    )
+    rules = [cm.AllDifferent(part) for part in (names[:9], names[5:], [*names[:5], *names[9:13]])]
+    with pytest.raises(cm.SolverError, match="before it found an assignment that satisfies the constraints"):
+        cm.map_query(model, constraints=rules, max_nodes=5, solver="hbfs")

@@ -25,7 +25,7 @@ from certimap.core.constraints import (
 )
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.rules import Automaton, Rules
-from certimap.errors import QueryError
+from certimap.errors import NoAnswer, QueryError
 
 LABELS = ("a", "b", "c")
 
@@ -201,6 +201,20 @@ def test_too_many_pigeons_are_refused():
     domain = Domain.of_sizes([3] * 4)
     with pytest.raises(QueryError, match="no assignment satisfies"):
         Rules.of(domain, [AllDifferent(domain.names)])
+    few, more = tuple("abcdefghij"), tuple("abcdefghijpq")  # 12 labels of 12 variables, 10 of 11 of them
+    domain = Domain([*(Categorical(f"x{i}", few) for i in range(11)), Categorical("y", more)])
+    with pytest.raises(NoAnswer, match="AllDifferent"):
+        Rules.of(domain, [AllDifferent(domain.names)])
+    enough = domain.subset(range(1, 12))
+    rule, less = AllDifferent(enough.names), np.arange(enough.total_states) < enough.total_states - 2
+    Rules.of(enough, [rule])
+    with pytest.raises(NoAnswer, match="labels that are left"):
+        Rules.of(enough, [rule, Never(y="p"), Never(y="q")])
+    with pytest.raises(NoAnswer, match="labels that are left"):
+        Rules.of(enough, [rule], possible=less)
+    observed = [Categorical("x0", ("a",)), Categorical("y", ("b",))]  # 12 variables, 10 labels
+    with pytest.raises(NoAnswer, match="labels that are left"):
+        Rules.of(domain.subset(range(1, 11)), [AllDifferent(domain.names)], observed)
 
 
 def test_too_many_sums_are_refused(monkeypatch):
