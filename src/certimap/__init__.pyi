@@ -86,8 +86,9 @@ from certimap.learn import datasets as datasets
 from certimap.networks import BayesianNetwork as BayesianNetwork
 from certimap.networks import Factor as Factor
 from certimap.networks import MarkovNetwork as MarkovNetwork
-from certimap.networks.bayesian import hidden_markov_model as hidden_markov_model
 from certimap.networks.bayesian import naive_bayes as naive_bayes
+from certimap.networks.chains import hidden_markov_model as hidden_markov_model
+from certimap.networks.chains import linear_chain as linear_chain
 from certimap.networks.noisy import NoisyMax as NoisyMax
 from certimap.networks.noisy import NoisyOr as NoisyOr
 from certimap.proofs import check as check

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.core.domain import Label
-from certimap.networks.bayesian import BayesianNetwork, hidden_markov_model, naive_bayes
+from certimap.networks.bayesian import BayesianNetwork, naive_bayes
+from certimap.networks.chains import hidden_markov_model
 
 
 def random_chain(
@@ -17,6 +18,7 @@ def random_chain(
     transition = rng.dirichlet(np.full(n_states, concentration), n_states)
     emission = rng.dirichlet(np.full(n_symbols, concentration), n_states)
     model = hidden_markov_model(start, transition, emission, steps)
+    assert isinstance(model, BayesianNetwork)  # not one of log-likelihoods
     return model, [f"symbol{t}" for t in range(steps)]
 
 

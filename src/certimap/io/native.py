@@ -306,7 +306,7 @@ def _network(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str]) -
         factors.append(Factor.from_log(scope, table) if is_log else Factor(scope, table))
     if scopes.left or tables.left:
         raise ModelError("is a damaged network: its arrays do not fit each other")
-    return BayesianNetwork(domain, factors, hidden) if kind == "bayesian" else MarkovNetwork(domain, factors)
+    return (BayesianNetwork if kind == "bayesian" else MarkovNetwork)(domain, factors, hidden)
 
 
 def _encoded_domain(domain: Domain) -> list[StoredVariable]:

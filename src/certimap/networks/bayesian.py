@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.core.arguments import check_whole, is_mapping, is_tuple
+from certimap.core.arguments import is_mapping, is_tuple
 from certimap.core.arrays import Floats, Ints16
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
@@ -108,12 +108,8 @@ class BayesianNetwork(Network):
         outside = [c for c in by_child if not 0 <= c < len(domain)]
         if outside:
             raise ModelError(f"a conditional table is of variable {outside[0]}; expected 0 to {len(domain) - 1}")
-        self.hidden = frozenset(hidden)
-        for name in sorted(self.hidden):
-            if name not in domain:
-                raise ModelError(f"{name!r} is hidden, and no variable of the network")
         order = tuple(range(len(domain)))
-        super().__init__(domain, [by_child[i] for i in order], order)
+        super().__init__(domain, [by_child[i] for i in order], order, hidden)
         self.factors = tuple(_normalised(domain, self.factors))
         # A table with a row of zeros may take weight from its parents, so that it can never be left out.
         with_zeros = (f for f in self.factors if not f.is_positive)
@@ -364,52 +360,6 @@ def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[in
     return tuple(order)
 
 
-def hidden_markov_model(
-    start: Any, transition: Any, emission: Any, steps: int, *, states: Sequence[Label] | None = None,
-    symbols: Sequence[Label] | None = None, names: tuple[str, str] = ("state{}", "symbol{}"),
-) -> BayesianNetwork:  # fmt: skip
-    """Build a hidden Markov model of a fixed length as a network; query the states for Viterbi's path.
-
-    Parameters
-    ----------
-    start
-        P(first state), shape (K,).
-    transition
-        P(next state | state), shape (K, K).
-    emission
-        P(symbol | state), shape (K, M).
-    steps
-        The number of steps, at least 1.
-    states, symbols
-        Labels; 0..K-1 and 0..M-1 by default.
-    names
-        Name patterns of the variables of step t, states then symbols; {} is replaced by t, from 0.
-
-    Raises ModelError when shapes do not fit, a row is no distribution, or `steps` is below 1. Cost: linear in the
-    steps; tables are shared.
-    """
-    first, move, emit = (np.asarray(a, np.float64) for a in (start, transition, emission))
-    k = len(first) if first.ndim == 1 else 0
-    if k == 0 or move.shape != (k, k) or emit.ndim != 2 or len(emit) != k:
-        raise ModelError(
-            f"start, transition and emission have the shapes {first.shape}, {move.shape} and {emit.shape}; "
-            "(K,), (K, K) and (K, M) are expected"
-        )
-    steps = check_whole("steps", steps, "a whole number from 1", ModelError, low=1)
-    for what, rows in (("start", first), ("transition", move), ("emission", emit)):
-        empty = np.flatnonzero(rows.reshape(-1, rows.shape[-1]).sum(axis=1) == 0.0)
-        if len(empty):
-            row = f"row {empty[0]} of {what}" if rows.ndim > 1 else what
-            raise ModelError(f"{row} adds to 0; expected probabilities that add to 1")
-    labels = _labels(states, k, "states"), _labels(symbols, emit.shape[1], "symbols")
-    pairs = zip(names, labels, strict=True)
-    variables = [Categorical(pattern.format(t), own) for pattern, own in pairs for t in range(steps)]
-    factors = [Factor((0,), first)]
-    factors += [Factor((t - 1, t), move) for t in range(1, steps)]
-    factors += [Factor((t, steps + t), emit) for t in range(steps)]
-    return BayesianNetwork(Domain(variables), factors)
-
-
 def naive_bayes(
     name: str, prior: Mapping[Label, float], features: Mapping[str, Mapping[Label, Mapping[Label, float]]]
 ) -> BayesianNetwork:
@@ -431,11 +381,3 @@ def naive_bayes(
         states[feature] = labels
         tables[feature] = np.array([[rows[c].get(label, 0.0) for label in labels] for c in classes])
     return BayesianNetwork.from_cpts(states, {feature: [name] for feature in features}, tables)
-
-
-def _labels(given: Sequence[Label] | None, n: int, what: str) -> tuple[Label, ...]:
-    if given is None:
-        return tuple(range(n))
-    if len(given) != n:
-        raise ModelError(f"{len(given)} {what} are named and {n} are there; one name each is expected")
-    return tuple(given)

@@ -50,8 +50,8 @@ class ConstrainedNetwork(Network):
                 for v, after in zip(automaton.variables[:-1], automaton.tables[1:], strict=True)
             ]
         owners = (*whole.owners, *[None] * len(tables))
-        super().__init__(Domain((*whole.domain, *counters)), (*whole.factors, *tables), owners)
-        self.hidden = whole.hidden | {v.name for v in counters}
+        hidden = whole.hidden | {v.name for v in counters}
+        super().__init__(Domain((*whole.domain, *counters)), (*whole.factors, *tables), owners, hidden)
 
     @property
     def is_normalised(self) -> bool:

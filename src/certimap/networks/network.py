@@ -35,13 +35,17 @@ class Network(Model):
     owners
         The variable whose conditional distribution a factor is, or None: a factor whose owner is
         barren can be left out of a query.
+    hidden
+        Names of helper variables that a query for all variables leaves out.
     """
 
     domain: Domain
     factors: tuple[Factor, ...]
     owners: tuple[int | None, ...]
 
-    def __init__(self, domain: Domain, factors: Sequence[Factor], owners: Sequence[int | None]) -> None:
+    def __init__(
+        self, domain: Domain, factors: Sequence[Factor], owners: Sequence[int | None], hidden: Iterable[str] = ()
+    ) -> None:
         if not domain.is_discrete:
             real = next(v.name for v in domain if not v.n_states)
             raise ModelError(f"variable {real!r} of a network is real; expected categorical variables")
@@ -59,6 +63,10 @@ class Network(Model):
         self.domain = domain
         self.factors = tuple(factors)
         self.owners = tuple(owners)
+        self.hidden = frozenset(hidden)
+        for name in sorted(self.hidden):
+            if name not in domain:
+                raise ModelError(f"{name!r} is hidden, and no variable of the network")
 
     def __repr__(self) -> str:
         done = self.domain.done and f", {self.domain.done}"
@@ -124,16 +132,18 @@ class MarkovNetwork(Network):
     factors
         `Factor`s over positions in the domain. Scopes may repeat (their factors multiply) or be empty (a
         constant, which counts).
+    hidden
+        Names of helper variables that a query for all variables leaves out.
 
     Raises
     ------
     ModelError
-        For a real variable, or a factor that does not fit the domain.
+        For a real variable, a factor that does not fit the domain, or a hidden name that is no variable.
     """
 
-    def __init__(self, domain: Domain, factors: Iterable[Factor]) -> None:
+    def __init__(self, domain: Domain, factors: Iterable[Factor], hidden: Iterable[str] = ()) -> None:
         given = tuple(factors)
-        super().__init__(domain, given, (None,) * len(given))
+        super().__init__(domain, given, (None,) * len(given), hidden)
 
     @cached_property
     def log_partition(self) -> float:
