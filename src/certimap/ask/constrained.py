@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 UNDER_RULES = frozenset({Draws, Masses, Probes, Decodes})  # capabilities that constraints leave a posterior
 POINTS = ("certimap.networks.posterior:NetworkPosterior",)  # of a network whose answers are listed
 QUICKLY_LISTED, LISTED_WORK = 1e7, 1e9  # table entries visited: with no look for a better way, and at most
+DEARER = 50.0  # times an entry visited by listing, an entry of a table that elimination makes
 
 
 def rules_of(domain: Domain, constraints: Sequence[Constraint]) -> Rules | None:
@@ -55,7 +56,7 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
         return _posed_to_tree(model, query, request, control)
     if not len(query.variables):
         return query
-    from certimap.networks.constrained import constrained
+    from certimap.networks.constrained import constrained, is_eliminated_within
 
     solver = request.solver
     if solver != "auto":
@@ -72,7 +73,9 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
         point = plan(model, query, wants=POINTS, limits=limits).options[0].estimate
         work = point.work * n_answers
         if point.fits and work <= LISTED_WORK:
-            has_tables = work > QUICKLY_LISTED and Masses in plan(network, counted, limits=limits).row.offers
+            most = work / DEARER
+            may_be_less = work > QUICKLY_LISTED and is_eliminated_within(network, counted, most, control)
+            has_tables = may_be_less and Masses in plan(network, counted, limits=limits).row.offers
             return counted if has_tables else query
     except (TimeUp, ModelError):
         pass

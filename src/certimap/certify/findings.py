@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Measure = Literal["mass", "share", "none"]
 Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's
-COUNTED = 2**16  # answers under constraints, where counting means to list them
 BALANCE = 1e-4  # of the whole; more than the rounding error of a sum over very many boxes
 _WORDS: dict[str, str] = {"mass": "probability of the box", "share": "box's share of all joint states"}
 
@@ -197,7 +196,7 @@ class Findings:
         self.max_draws, self.early_stop = max_draws, early_stop
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
         if self.top_k > 1 and self.rules is not None and self.domain.is_discrete:
-            self.top_k = max(1, min(self.top_k, self.rules.count(COUNTED) or self.top_k))
+            self.top_k = int(max(1, min(self.top_k, self.rules.most)))
         self.control = Control() if control is None else control
         self.boxes = boxes
         facts = posterior.facts

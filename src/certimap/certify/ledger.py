@@ -235,7 +235,7 @@ class Ledger(Findings):
         if rules is not None:
             limit = max(MOST_LISTED, n_seen)
             listed = None if boxes is None else rules.listed(limit, boxes.mask[0])
-            n_points = rules.count(limit) if boxes is None else None if listed is None else len(listed)
+            n_points = rules.count(limit) if boxes is None else -1 if listed is None else len(listed)
         if n_seen != n_points:
             raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
-from itertools import compress
-from typing import Any
+from itertools import compress, zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +21,10 @@ from certimap.core.named import Named
 from certimap.errors import NoAnswer, QueryError
 
 MOST_STATES = 2**16  # of an automaton, after any variable
-STEPS_PER_ANSWER = 4  # labels tried per variable of each answer that may be listed, after which listing gives up
-MOST_COUNTED = 2**21  # answers that `auto` lists, where their number is known, and
-MOST_LISTED = 2**16  # where they have to be listed to be counted
+MOST_NUMBERS = 2**24  # of all joint states that follow a variable, one per automaton each
+MOST_LISTED = 2**21  # answers that `auto` lists
 LARGE = 2**17  # states of a batch of points, from which compiled code checks them
 _ACCEPTED: Any = Named("certimap.kernels.listing:accepted")
-_LIST: Any = Named("certimap.kernels.listing:list_answers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +94,40 @@ class Automaton:
                 kept[-1] = kept[-1][0], np.append(table[:, 0], np.int32(-1))[kept[-1][1]]
         return Automaton(tuple(v for v, _ in kept), tuple(table for _, table in kept))
 
-    def count(self) -> int:
-        """Return the number of joint states that it accepts, exactly."""
-        counts = [1] * (1 + int(self.tables[-1].max(initial=0)) if self.tables else 1)
-        for table in reversed(self.tables):
-            rows: list[list[int]] = table.tolist()
-            counts = [sum(counts[t] for t in row if t >= 0) for row in rows]
-        return counts[0] if counts else 0
+
+class _Paths(NamedTuple):
+    """What automata read of some variables, from some joint states: one row per sequence of labels, in order."""
+
+    source: Ints  # the number of the joint state before, ascending
+    points: Points  # the labels
+    target: Ints  # the number of the joint state after
+    states: Ints  # the joint states after, distinct; shape (count, automata)
+
+
+class AnswerList:
+    """A list of answers in order, held as two lists of halves; `len` and slices, which are points."""
+
+    def __init__(self, left: _Paths, right: _Paths) -> None:
+        first, counts = _runs(right, len(left.states))
+        self._halves = left.points, right.points
+        self._ends = np.cumsum(counts[left.target])
+        self._skip = first[left.target] - self._ends + counts[left.target]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, rows: slice) -> Points:
+        """Return some answers, shape (batch, n)."""
+        numbers = np.arange(*rows.indices(len(self)))
+        row = np.searchsorted(self._ends, numbers, side="right")
+        left, right = self._halves
+        return np.concatenate([left[row], right[numbers + self._skip[row]]], axis=1)
+
+
+def _runs(paths: _Paths, n: int) -> tuple[Ints, Ints]:
+    """Return the first row that begins in each of n joint states, and how many rows do."""
+    counts = np.bincount(paths.source, minlength=n)
+    return np.cumsum(counts) - counts, counts
 
 
 @dataclass(frozen=True)
@@ -203,17 +227,26 @@ class Rules:
         ]
 
     @cached_property
-    def _readers(self) -> tuple[Ints, Ints, Ints32]:
-        """The automata for kernels: what reads each variable, and all tables (see `certimap.kernels.listing`)."""
-        readers, tables, start = [list[tuple[int, int, int]]() for _ in self.domain], list[Ints32](), 0
-        for a, layers in enumerate(self._layers):
-            for layer in layers:
-                table = layer.padded[:-1]
-                readers[layer.variable].append((a, start, table.shape[1]))
-                tables.append(table.ravel())
-                start += table.size
-        rows = np.array([r for own in readers for r in own], np.int64).reshape(-1, 3)
-        return pointers(map(len, readers)), rows, np.concatenate([*tables, np.empty(0, np.int32)])
+    def _tables(self) -> tuple[Ints, Ints]:
+        """All tables as one, and the place in it where each automaton starts.
+
+        An entry is the place of the row of the state after it; 1 after the last variable. At place 0 is the row
+        of no answer, whose entries are 0.
+        """
+        end = max((v.n_states for v in self.domain if isinstance(v, Categorical)), default=0)
+        parts, starts = [np.zeros(end, np.int64)], list[int]()
+        for automaton in self.automata:
+            starts.append(end)
+            for table, later in zip_longest(automaton.tables, automaton.tables[1:]):
+                end += table.size
+                row = 1 if later is None else end + table.astype(np.int64) * later.shape[1]
+                parts.append(np.where(table >= 0, row, 0).ravel())
+        return np.concatenate(parts), np.array(starts, np.int64)
+
+    @cached_property
+    def _variables(self) -> list[Ints]:
+        """The positions of each automaton's variables."""
+        return [np.array([self.domain.index(v.name) for v in a.variables], np.int64) for a in self.automata]
 
     def satisfied(self, points: Points) -> Flags:
         """Return whether each point satisfies all constraints, shape (batch,).
@@ -221,18 +254,17 @@ class Rules:
         `points` hold state positions of the query variables, shape (batch, n).
         """
         out = np.ones(len(points), np.bool_)
+        tables, starts = self._tables
         if points.size >= LARGE and self.domain.is_discrete:
-            _, rows, flat = self._readers
-            steps = rows[np.argsort(rows[:, 1])]  # by start: automaton by automaton
-            variables = np.array([layer.variable for layers in self._layers for layer in layers], np.int64)
-            given = np.column_stack([variables, steps[:, 1:]]), flat, np.asarray(points, np.int16)
-            _ACCEPTED(pointers(map(len, self._layers)), *given, out)
+            variables = np.concatenate([*self._variables, np.empty(0, np.int64)])
+            ptr = pointers(map(len, self._variables))
+            _ACCEPTED(ptr, variables, starts, tables, np.asarray(points, np.int16), out)
             return out
-        for layers in self._layers:
-            state = np.zeros(len(points), np.int32)
-            for layer in layers:
-                state = layer.padded[state, points[:, layer.variable].astype(np.int64)]
-            out &= state >= 0
+        for start, variables in zip(starts, self._variables, strict=True):
+            state = np.full(len(points), start)
+            for v in variables:
+                state = tables[state + points[:, v].astype(np.int64)]
+            out &= state > 0
         return out
 
     def narrowed(self, mask: Flags) -> Flags:
@@ -253,60 +285,94 @@ class Rules:
                 return mask
 
     @cached_property
-    def most(self) -> int:
-        """An upper bound on the number of answers; exact where no variable is in two automata."""
-        total, used = math.prod(int(n) for n in self.domain.n_states), set[str]()
-        size = [math.prod(v.n_states for v in a.variables) for a in self.automata]
-        share = [Fraction(a.count(), n) for a, n in zip(self.automata, size, strict=True)]
-        out = Fraction(total)
-        for i in sorted(range(len(size)), key=share.__getitem__):
-            names = {v.name for v in self.automata[i].variables}
-            if not names & used:
-                used |= names
-                out *= share[i]
-        return int(out)
+    def most(self) -> float:
+        """The number of answers; inf where automata have too many joint states. Discrete domains only."""
+        labels, states = self._labels(None), self._start
+        counts = np.ones(1, object)  # of the ways to each joint state: whole numbers of any size
+        for i in range(len(self.domain)):
+            step = self._read(i, labels, states)
+            if step is None:
+                return math.inf
+            states, before = step.states, counts
+            counts = np.zeros(len(states), object)
+            np.add.at(counts, step.target, before[step.source])
+        return int(counts.sum())
 
-    @cached_property
-    def is_counted(self) -> bool:
-        """Whether no variable is in two automata."""
-        names = [v.name for automaton in self.automata for v in automaton.variables]
-        return len(names) == len(set(names))
-
-    @cached_property
+    @property
     def listable(self) -> int | None:
         """The number of answers, where there are few enough for `auto` to list them; else None."""
-        limit = MOST_COUNTED if self.is_counted else MOST_LISTED
-        count = self.count(limit)
-        return count if count is not None and count <= limit else None
+        return int(self.most) if self.most <= MOST_LISTED else None
 
-    def count(self, limit: int) -> int | None:
-        """Return the number of answers, or None where it takes more than `limit` partial ones to tell."""
-        if self.is_counted:
-            return self.most
-        found = self.listed(limit)
-        return None if found is None else len(found)
+    def count(self, limit: int) -> float:
+        """Return the number of answers; inf where it is not known, and there may be more than `limit`."""
+        listed = self.listed(limit) if self.most == math.inf else None
+        return self.most if listed is None else len(listed)
 
-    def listed(self, limit: int, mask: Flags | None = None) -> Points | None:
-        """Return all answers as points, shape (count, n), in order; None where there are more than `limit`.
+    def listed(self, limit: int, mask: Flags | None = None) -> AnswerList | None:
+        """Return all answers, in order; None where there are more than `limit`. Discrete domains only.
 
-        `mask` is bool, shape (total_states,): the states to choose from, None for all. Discrete domains only.
-        None also where constraints share variables and leave so many partial answers without a whole one that
-        finding them takes many times the work of listing `limit` answers.
+        `mask` is bool, shape (total_states,): the states to choose from, None for all. None also where constraints
+        share variables and leave so many beginnings of answers without an end.
+
+        Cost: half the answers' labels at most, and far less where joint states of the automata are few.
         """
+        labels, middle, n = self._labels(mask), len(self.domain) // 2, len(self.domain)
+        left = self._paths(0, middle, labels, self._start, limit)
+        right = None if left is None else self._paths(middle, n, labels, left.states, limit)
+        found = None if left is None or right is None else AnswerList(left, right)
+        return None if found is None or len(found) > limit else found
+
+    def _labels(self, mask: Flags | None) -> list[Points]:
+        """Return each variable's states that some answer may have."""
         full = np.ones(self.domain.total_states, np.bool_) if mask is None else mask
-        left = self.narrowed(full[None])[0]
-        if not len(self.domain) or not np.all(np.logical_or.reduceat(left, self.domain.offsets[:-1])):
-            return np.empty((int(not len(self.domain)), len(self.domain)), np.int16)
-        label_ptr = np.append(0, np.cumsum(left))[self.domain.offsets].astype(np.int64)
-        labels = np.flatnonzero(left) - np.repeat(self.domain.offsets[:-1], np.diff(label_ptr))
-        reader_ptr, rows, flat = self._readers
-        states = np.zeros((len(self.domain) + 1, len(self.automata)), np.int32)
-        points = np.empty((min(limit, self.most), len(self.domain)), np.int16)
-        given = label_ptr, labels.astype(np.int16), reader_ptr, rows, flat, label_ptr[:-1].copy(), states
-        count = _LIST(*given, points, STEPS_PER_ANSWER * limit * len(self.domain))
-        if count > len(points):
+        parts = np.split(self.narrowed(full[None])[0], self.domain.offsets[1:-1]) if len(self.domain) else []
+        return [np.flatnonzero(part).astype(np.int16) for part in parts]
+
+    @property
+    def _start(self) -> Ints:
+        """The joint state before the first variable; the last column is of no automaton."""
+        return np.append(self._tables[1], 1)[None]
+
+    def _paths(self, first: int, last: int, labels: list[Points], states: Ints, limit: int) -> _Paths | None:
+        """List what is read of some variables; None where that takes over twice `limit` rows, or much memory."""
+        if last - first == 1:
+            return self._read(first, labels, states)
+        if last == first:
+            rows = np.arange(len(states))
+            return _Paths(rows, np.empty((len(rows), 0), np.int16), rows, states)
+        middle = (first + last) // 2
+        left = self._paths(first, middle, labels, states, limit)
+        right = None if left is None else self._paths(middle, last, labels, left.states, limit)
+        if left is None or right is None:
             return None
-        return points[:count].copy() if 2 * count < len(points) else points[:count]
+        start, counts = _runs(right, len(left.states))
+        own = counts[left.target]
+        if own.sum() > 2 * limit:
+            return None
+        row = np.repeat(np.arange(len(own)), own)
+        after = np.arange(len(row)) + np.repeat(start[left.target] - np.cumsum(own) + own, own)
+        points = np.concatenate([left.points[row], right.points[after]], axis=1)
+        return _Paths(left.source[row], points, right.target[after], right.states)
+
+    def _read(self, i: int, labels: list[Points], states: Ints) -> _Paths | None:
+        """List what is read of one variable; None where joint states take too much memory."""
+        if states.size * len(labels[i]) > MOST_NUMBERS:
+            return None
+        row, label = np.divmod(np.arange(len(states) * len(labels[i])), max(1, len(labels[i])))
+        after, label = states[row], labels[i][label]
+        for a in self._readers[i]:
+            after[:, a] = self._tables[0][after[:, a] + label]
+        alive = np.flatnonzero(np.all(after, axis=1))
+        after = np.ascontiguousarray(after[alive])
+        keys = after.view(np.dtype((np.void, after.itemsize * after.shape[1])))[:, 0]
+        _, first, target = np.unique(keys, return_index=True, return_inverse=True)
+        return _Paths(row[alive], label[alive, None], target, after[first])
+
+    @cached_property
+    def _readers(self) -> list[list[int]]:
+        """The automata that read each variable."""
+        owned = [set(own.tolist()) for own in self._variables]
+        return [[a for a, own in enumerate(owned) if v in own] for v in range(len(self.domain))]
 
 
 def categorical(domain: Domain, name: str) -> Categorical:
@@ -322,7 +388,6 @@ class _Layer:
 
     def __init__(self, variable: int, offset: int, table: Ints32) -> None:
         self.variable = variable  # its position in the domain
-        self.padded = np.vstack([table, np.full((1, table.shape[1]), -1, np.int32)])  # -1 stays -1
         source, label = np.nonzero(table >= 0)
         target = table[source, label]
         self.arcs = source, offset + label, target  # those out of one state follow each other

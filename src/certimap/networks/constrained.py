@@ -19,6 +19,7 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.elimination import looks_too_wide
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
+from certimap.networks.orders import min_fill
 from certimap.networks.problem import problem_of
 from certimap.networks.sum_elimination import log_evidence
 from certimap.networks.sum_pass import Total
@@ -100,6 +101,13 @@ def constrained(network: Network, query: Query) -> tuple[ConstrainedNetwork, Que
     found = constrained_network(network, query.rules.constraints)
     more = np.zeros(found.domain.total_states - len(query.log_weights))
     return found, replace(query, domain=found.domain, log_weights=np.concatenate([query.log_weights, more]))
+
+
+def is_eliminated_within(network: Network, query: Query, most_entries: float, control: Control) -> bool:
+    """Whether an order that is found at once eliminates a network in at most so many table entries."""
+    problem = problem_of(network, query).problem
+    scopes = [table.scope for table in problem.tables]
+    return min_fill(scopes, problem.sizes, most_entries=most_entries, control=control) is not None
 
 
 def log_evidence_of_whole(network: Network, query: Query, control: Control) -> Total | None:

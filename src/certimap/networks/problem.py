@@ -176,8 +176,19 @@ class QueryStates:
 
     def to_problem(self, points: Points) -> tuple[Ints, Flags]:
         """Return points in the problem's numbers, shape (batch, n), and which of them are possible at all."""
-        inner = self.position[self.domain.offsets[:-1] + np.asarray(points, np.int64)]
+        inner = np.asarray(points, np.int64)
+        if self.is_whole:
+            return inner, np.ones(len(inner), np.bool_)
+        inner = self.position[self.domain.offsets[:-1] + inner]
         return inner, np.all(inner >= 0, axis=1)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all states survive, and keep their numbers."""
+        sizes = np.diff(self.domain.offsets)
+        return np.array_equal(
+            self.position, np.arange(len(self.position)) - np.repeat(self.domain.offsets[:-1], sizes)
+        )
 
     def to_domain(self, inner: Ints) -> Points:
         """Return points of the domain from points in the problem's numbers, shape (batch, n)."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
+
+if TYPE_CHECKING:
+    from certimap.core.rules import AnswerList
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
@@ -35,7 +38,7 @@ class EnumerationState:
     n_total: int
     n_step: int
     boxes: Boxes | None
-    rows: Points | None = None
+    rows: AnswerList | None = None
 
     @property
     def done(self) -> bool:
@@ -68,12 +71,11 @@ class Exhaustive(Solver):
                 "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'budget'"
             )
         if isinstance(posterior, ConstrainedPosterior):
-            n_answers = posterior.rules.count(self.max_states)
-            if n_answers is not None and n_answers <= self.max_states:
+            if posterior.rules.count(self.max_states) <= self.max_states:
                 return None
             return (
                 f"solver 'exhaustive' would list more than max_states={self.max_states:,} joint states under the "
-                "constraints; use solver='auto' or raise max_states"
+                "constraints, as far as can be told; use solver='auto' or raise max_states"
             )
         if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
             digits = posterior.domain.log_size / math.log(10)

@@ -104,8 +104,8 @@ def test_rules_agree_with_the_meaning_of_the_constraints(case, seed):
         assert not np.any(wanted)
         return
     assert np.array_equal(rules.satisfied(points), wanted)
-    assert np.array_equal(rules.listed(10**6), points[wanted])
-    assert rules.count(10**6) == np.sum(wanted) <= rules.most
+    assert np.array_equal(rules.listed(10**6)[:], points[wanted])
+    assert rules.count(10**6) == np.sum(wanted) == rules.most
     assert not np.any(wanted) or rules.listed(int(np.sum(wanted)) - 1) is None
     rng = np.random.default_rng(seed)
     mask = rng.random((6, domain.total_states)) < 0.7
@@ -120,7 +120,7 @@ def test_rules_agree_with_the_meaning_of_the_constraints(case, seed):
         if len(rules.automata) == 1:
             scope = np.isin(np.repeat(domain.names, domain.n_states), pairs[0][0].order)
             assert np.array_equal(after[scope], least[scope]) or not np.all(np.any(before[columns], axis=0))
-    assert np.array_equal(rules.listed(10**6, mask[0]), points[wanted & np.all(mask[0][columns], axis=1)])
+    assert np.array_equal(rules.listed(10**6, mask[0])[:], points[wanted & np.all(mask[0][columns], axis=1)])
 
 
 @given(cases())
@@ -135,7 +135,7 @@ def test_observed_variables_are_folded_in(case):
     except QueryError:
         assert not wanted
         return
-    assert np.array_equal(rules.listed(10**6), np.array(wanted, np.int16).reshape(-1, len(rest)))
+    assert np.array_equal(rules.listed(10**6)[:], np.array(wanted, np.int16).reshape(-1, len(rest)))
 
 
 @given(cases())
@@ -153,7 +153,6 @@ def test_tables_number_states_by_first_appearance_without_dead_ones():
     variables = [Categorical(n, ("no", "yes")) for n in "abc"]
     found = Automaton.of(Exactly(2, ["a", "b", "c"], "yes"), variables)
     assert [t.tolist() for t in found.tables] == [[[0, 1]], [[-1, 0], [0, 1]], [[-1, 0], [0, -1]]]
-    assert found.count() == 3
 
 
 def test_mappings_stand_for_pairs_in_json():
