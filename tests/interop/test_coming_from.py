@@ -13,7 +13,7 @@ import pytest
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
 SECTION = re.compile(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MODULES = {"PySDD": "pysdd"}
+MODULES = {"PySDD": "pysdd", "pytorch-crf": "torchcrf"}
 
 
 def sections():

@@ -1,4 +1,4 @@
-"""Hidden Markov models of hmmlearn and pomegranate, against their own log-likelihoods."""
+"""Hidden Markov models of hmmlearn and pomegranate, and CRFs, against their own values and decoders."""
 
 import numpy as np
 import pytest
@@ -64,11 +64,78 @@ class TestHmmlearn:
         rows = np.random.default_rng(1).normal(size=(STEPS, 2)) + 1.0
         assert cm.log_likelihood(ours, columns(ours, rows))[0] == pytest.approx(theirs.score(rows))
 
+    def compared(self, theirs, rows):
+        """The chain of one sequence, after comparison of its path and its total with hmmlearn's."""
+        ours = cm.from_object(theirs, observations=rows)
+        log_prob, path = theirs.decode(rows)
+        result = cm.map_query(ours, epsilon=0)
+        assert list(result.assignment.values()) == path.tolist()
+        assert result.log_joint == pytest.approx(log_prob)
+        assert ours.log_partition == pytest.approx(theirs.score(rows))
+        return ours
+
+    @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+    @pytest.mark.parametrize("name", ["GaussianHMM", "GMMHMM"])
+    def test_fitted_gaussians_of_one_sequence(self, hmm, name, kind):
+        centre = np.repeat([0.0, 3.0, -2.0, 3.0], 15)[:, None]
+        rows = np.random.default_rng(0).normal(size=(60, 2)) + centre
+        more = {"n_mix": 2} if name == "GMMHMM" else {}
+        theirs = getattr(hmm, name)(3, covariance_type=kind, random_state=0, n_iter=5, **more).fit(rows)
+        ours = self.compared(theirs, rows[:20])
+        few = cm.from_object(theirs, observations=rows, lengths=[20, 40])
+        assert few[0].log_partition == pytest.approx(ours.log_partition)
+        assert few[1].log_partition == pytest.approx(theirs.score(rows[20:]))
+        if kind in ("diag", "spherical"):  # features as variables too
+            assert cm.from_object(theirs, steps=3).domain.names[-1] == "symbol2_1"
+
+    def test_counts(self, hmm):
+        theirs = hmm.PoissonHMM(n_components=3)
+        theirs.startprob_, theirs.transmat_, theirs.n_features = np.array([0.0, 1.0, 0.0]), MOVE, 2
+        theirs.lambdas_ = np.array([[1.0, 2.0], [5.0, 1.0], [9.0, 9.0]])
+        rows = np.array([[1, 0], [3, 2], [8, 9], [7, 11], [2, 1], [0, 1]])
+        ours = self.compared(theirs, rows)
+        assert cm.map_query(ours).assignment["state0"] == 1  # no other start is possible
+        theirs = hmm.MultinomialHMM(n_components=3, n_trials=4)
+        theirs.startprob_, theirs.transmat_, theirs.emissionprob_, theirs.n_features = START, MOVE, EMIT, 2
+        self.compared(theirs, np.array([[1, 3], [4, 0], [2, 2]]))
+        with pytest.raises(cm.ModelError, match="observations="):
+            cm.from_object(theirs, steps=3)
+        with pytest.raises(cm.ModelError, match="whole numbers from 0"):
+            cm.from_object(theirs, observations=[[1, 3], [-1, 5]])
+
+    def test_variational_ones_by_their_means(self, hmm):
+        vhmm = pytest.importorskip("hmmlearn.vhmm")
+        symbols = np.random.default_rng(0).integers(0, 3, (80, 1))
+        theirs = vhmm.VariationalCategoricalHMM(n_components=2, random_state=0, n_iter=5).fit(symbols)
+        self.compared(theirs, symbols[:10])
+        ours = cm.from_object(theirs, steps=STEPS)
+        assert cm.log_likelihood(ours, columns(ours, symbols[:5]))[0] == pytest.approx(theirs.score(symbols[:5]))
+        rows = np.random.default_rng(1).normal(size=(80, 2))
+        theirs = vhmm.VariationalGaussianHMM(n_components=2, covariance_type="full", random_state=0, n_iter=5)
+        self.compared(theirs.fit(rows), rows[:10])
+
+    def test_missing_observations_and_symbols(self, hmm):
+        theirs = hmm.CategoricalHMM(n_components=3, n_features=2)
+        theirs.startprob_, theirs.transmat_, theirs.emissionprob_ = START, MOVE, EMIT
+        rows = np.array([[0], [1], [0], [1], [1]])
+        self.compared(theirs, rows)
+        full = cm.from_object(theirs, steps=STEPS)
+        ours = cm.from_object(theirs, observations=[0, np.nan, 0, np.nan, 1])
+        assert ours.log_partition == pytest.approx(
+            cm.log_evidence(full, {"symbol0": 0, "symbol2": 0, "symbol4": 1})
+        )
+        with pytest.raises(cm.ModelError, match="all observations are missing"):
+            cm.from_object(theirs, observations=[np.nan, np.nan])
+        with pytest.raises(cm.ModelError, match="expected numbers from 1 that add to 5"):
+            cm.from_object(theirs, observations=rows, lengths=[2, 2])
+        with pytest.raises(cm.ModelError, match="expected one, as a sequence"):
+            cm.from_object(theirs, observations=rows, steps=5)
+
     def test_what_is_missing_is_said(self, hmm):
         with pytest.raises(cm.ModelError, match="call fit first"):
             cm.from_object(hmm.CategoricalHMM(n_components=3), steps=4)
-        with pytest.raises(cm.ModelError, match="PoissonHMM cannot be read"):
-            cm.from_object(hmm.PoissonHMM(n_components=3), steps=4)
+        with pytest.raises(cm.ModelError, match="call fit first"):
+            cm.from_object(hmm.PoissonHMM(n_components=3), observations=[1, 2])
         theirs = hmm.CategoricalHMM(n_components=3, n_features=2)
         theirs.startprob_, theirs.transmat_, theirs.emissionprob_ = START, MOVE, EMIT
         with pytest.raises(cm.ModelError, match="steps="):
@@ -123,6 +190,18 @@ class TestPomegranate:
         expected = float(theirs.log_probability(torch.tensor(rows[None]))[0])
         assert self.total(cm.from_object(theirs, steps=STEPS), rows) == pytest.approx(expected, abs=1e-3)
 
+    def test_one_sequence(self, torch):
+        from pomegranate.distributions import Normal
+        from pomegranate.hmm import DenseHMM
+
+        covariance = [[1.0, 0.5], [0.5, 2.0]]
+        parts = [Normal(mean.tolist(), covariance) for mean in MEANS]
+        theirs = DenseHMM(parts, edges=EDGES * 0.9, starts=STARTS, ends=[0.1] * 3)
+        rows = np.random.default_rng(2).normal(size=(STEPS, 2)).astype(np.float32)
+        ours = cm.from_object(theirs, observations=rows)
+        expected = float(theirs.log_probability(torch.tensor(rows[None]))[0])
+        assert ours.log_partition == pytest.approx(expected, abs=1e-3)
+
     def test_a_bayesian_network(self, torch):
         from pomegranate.bayesian_network import BayesianNetwork
         from pomegranate.distributions import Categorical, ConditionalCategorical
@@ -146,3 +225,42 @@ class TestPomegranate:
         theirs = DenseHMM([Poisson([1.0])], edges=[[0.9]], starts=[1.0], ends=[0.1])
         with pytest.raises(cm.ModelError, match="Poisson"):
             cm.from_object(theirs, steps=3)
+
+
+class TestRandomFields:
+    def test_of_pytorch_crf(self):
+        torch, torchcrf = pytest.importorskip("torch"), pytest.importorskip("torchcrf")
+        torch.manual_seed(0)
+        for batch_first in (False, True):
+            theirs = torchcrf.CRF(4, batch_first=batch_first)
+            emissions = torch.randn(9, 4)
+            batch = emissions[None] if batch_first else emissions[:, None]
+            result = cm.map_query(cm.from_object(theirs, observations=emissions), epsilon=0)
+            [path] = theirs.decode(batch)
+            assert list(result.assignment.values()) == path
+            tags = torch.tensor(path)
+            log_prob = float(theirs(batch, tags[None] if batch_first else tags[:, None]))
+            assert result.log_prob == pytest.approx(log_prob, abs=1e-4)
+        with pytest.raises(cm.ModelError, match=r"expected emissions, \(steps, 4\)"):
+            cm.from_object(theirs, observations=torch.zeros(9, 3))
+        with pytest.raises(cm.ModelError, match="observations="):
+            cm.map_query(theirs)
+
+    def test_of_sklearn_crfsuite(self):
+        library = pytest.importorskip("sklearn_crfsuite")
+        words = [["the", "cat", "sat"], ["a", "dog", "ran", "fast"], ["the", "dog", "sat"]]
+        tags = [["D", "N", "V"], ["D", "N", "V", "A"], ["D", "N", "V"]]
+
+        def features(sentence):
+            return [{"word": w, "ends": {"t": w.endswith("t")}, "length": len(w), "bias": 1.0} for w in sentence]
+
+        theirs = library.CRF(c1=0.01, c2=0.1, max_iterations=20)
+        theirs.fit([features(s) for s in words], tags)
+        sentence = features(["the", "dog", "ran", "fast"])
+        ours = cm.from_object(theirs, observations=sentence)
+        result = cm.map_query(ours, epsilon=0)
+        assert list(result.assignment.values()) == theirs.predict_single(sentence)
+        expected = theirs.predict_marginals_single(sentence)
+        found = cm.marginals(ours)
+        for t, row in enumerate(expected):
+            assert found[f"state{t}"] == pytest.approx(row, abs=1e-4)

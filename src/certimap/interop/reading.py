@@ -7,12 +7,13 @@ lost in conversion. No kernel runs for this.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from os import fspath
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Wishes:
 
     steps: int | None = None  # the length of a sequence model
     names: Sequence[str] | None = None  # of the variables, for objects without names
+    observations: Any = None  # of one sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,16 +137,27 @@ READERS = {  # module and function here, by the package of an object's class
     "pyAgrum": "networks:read_pyagrum",
     "pomegranate": "sequences:read_pomegranate",
     "hmmlearn": "sequences:read_hmmlearn",
+    "sklearn_crfsuite": "chains:read_crf",
+    "torchcrf": "chains:read_crf",
     "spflow": "tensors:read_spflow",
     "cirkit": "tensors:read_cirkit",
     "pysdd": "pysdd_nodes:convert",
     "sklearn": "sklearn_models:convert",
     "arfpy": "arfpy_forests:convert",
 }
-LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn and arfpy"
+LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy and CRFs"
 
 
-def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None = None) -> Model:
+@overload
+def from_object(
+    x: Any, *, steps: int | None = None, names: Sequence[str] | None = None, observations: Any = None
+) -> Model: ...
+@overload
+def from_object(x: Any, *, observations: Any, lengths: Sequence[int]) -> list[Model]: ...
+def from_object(
+    x: Any, *, steps: int | None = None, names: Sequence[str] | None = None, observations: Any = None,
+    lengths: Sequence[int] | None = None,
+) -> Model | list[Model]:  # fmt: skip
     """Turn a model of another library into one of certimap.
 
     Parameters
@@ -156,7 +169,9 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
           `DiscreteMarkovNetwork`, `FactorGraph`;
         - pyagrum: `BayesNet`, `MarkovRandomField`, `CLG`;
         - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
-        - hmmlearn: `CategoricalHMM`, `GaussianHMM` and `GMMHMM` with diagonal or spherical covariances;
+        - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
+          ones (the means of their posterior);
+        - sklearn-crfsuite and pytorch-crf: `CRF`;
         - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
         - cirkit: circuits compiled to torch, with real weights that are not negative;
         - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
@@ -165,14 +180,22 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
 
         or a model of certimap, which is returned unchanged.
     steps
-        The number of steps; required for a hidden Markov model.
+        The number of steps, for a hidden Markov model whose observations are variables too: of symbols, or of
+        numbers with diagonal or spherical covariances.
     names
         Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
         scikit-learn without feature names); by default "0", "1", ...
+    observations
+        One sequence, which makes a chain of the states alone (`linear_chain`): for a hidden Markov model rows of
+        features as its library takes them (a row of NaN is a missing one), so that `log_joint` is ln p(states,
+        observations); for a CRF of sklearn-crfsuite the features of each step, for one of pytorch-crf the
+        emissions, shape (steps, K).
+    lengths
+        Of several sequences, one after the other in `observations`: a list of models is returned.
 
     Returns
     -------
-    Model
+    Model or list of models
         A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with a copy
         of the object's current parameters. States have the object's labels, or numbers from 0.
 
@@ -189,16 +212,27 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     precision are widened and distributions rescaled to add to 1; logs thus differ from the library's own by its
     rounding.
     """
+    if lengths is not None:
+        rows = observations.to_numpy() if hasattr(observations, "to_numpy") else observations
+        ends = np.cumsum(np.asarray(lengths, np.int64)).tolist()
+        if not ends or min(lengths) < 1 or ends[-1] != len(rows):
+            raise ModelError(f"lengths add to {ends[-1:]}; expected numbers from 1 that add to {len(rows)}")
+        return [from_object(x, observations=rows[a:b]) for a, b in itertools.pairwise([0, *ends])]
     if isinstance(x, Model):
-        if steps is not None or names is not None:
-            raise ModelError(f"a {type(x).__name__} is a model of certimap already; steps and names do not apply")
+        if steps is not None or names is not None or observations is not None:
+            raise ModelError(
+                f"a {type(x).__name__} is a model of certimap already; steps, names and observations do not apply"
+            )
         return x
     reader = _reader_of(x)
     if reader is None:
         raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
-    wishes = Wishes(steps, None if names is None else list(names))
-    if steps is not None and not any("HMM" in name for name in classes_of(x)):
-        raise ModelError(f"steps is the length of a hidden Markov model; a {kind_of(x)} has none")
+    wishes = Wishes(steps, None if names is None else list(names), observations)
+    of_sequence = [name for name, value in (("steps", steps), ("observations", observations)) if value is not None]
+    if of_sequence and not any("HMM" in name or "CRF" in name for name in classes_of(x)):
+        raise ModelError(f"{of_sequence[0]} is of a hidden Markov model or a CRF; a {kind_of(x)} has none")
+    if len(of_sequence) > 1:
+        raise ModelError("steps and observations are given; expected one, as a sequence has its own length")
     convert = at(f"certimap.interop.{reader}")
     try:
         reading: Reading = convert(x, wishes)

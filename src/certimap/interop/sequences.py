@@ -1,4 +1,8 @@
-"""Hidden Markov models of a fixed length, of hmmlearn and pomegranate, and pomegranate's other networks."""
+"""Hidden Markov models of hmmlearn and pomegranate, and pomegranate's other networks.
+
+With a sequence of observations, a model becomes a chain of log scores, and its library computes the scores of each
+step; without one, the observations of a fixed number of steps are variables too.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,13 @@ from certimap.core.logs import log_of
 from certimap.core.model import Model
 from certimap.errors import ModelError
 from certimap.interop import reading
+from certimap.interop.chains import MOST_STATES, Scores, read_scores
 from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, numbers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
 
-MOST_STATES = 512  # up to this many hidden states, sequences of two steps are compared; beyond, of one step
-_ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
+_ACCEPTED = "expected CategoricalHMM, GaussianHMM, GMMHMM, MultinomialHMM, PoissonHMM or a variational one"
 _HMMS = {"DenseHMM", "SparseHMM"}
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
 
@@ -47,13 +51,44 @@ def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
     return rows / totals
 
 
-def steps_of(x: Any, wishes: Wishes) -> int:
-    """Return the given length; raises ModelError without one."""
+def seen_by(chain: Chain, emission: Callable[[Floats], Any]) -> Callable[[Floats], Scores]:
+    """Return a function that scores observations, shape (steps, features); a row of NaN is a missing one.
+
+    `emission`: returns the log-likelihoods of complete observations, shape (n, K).
+    """
+
+    def score(rows: Floats) -> Scores:
+        is_seen = ~np.isnan(rows).all(axis=1)
+        unary = np.zeros((len(rows), len(chain.start)))
+        if np.any(is_seen):
+            unary[is_seen] = numbers(emission(rows[is_seen]))
+        unary[0] += log_of(chain.start)
+        if chain.end is not None:
+            unary[-1] += log_of(chain.end)
+        return Scores(unary, log_of(chain.move))
+
+    return score
+
+
+def observed(x: Any, wishes: Wishes) -> Floats | None:
+    """Return a sequence of observations, shape (steps, features), if one is given."""
     if wishes.names is not None:
         raise ModelError("a hidden Markov model names its variables state0, symbol0, ...; leave names out")
+    if wishes.observations is None:
+        return None
+    rows = numbers(wishes.observations)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.size == 0:
+        raise ModelError(f"observations has the shape {rows.shape}; expected (steps, features) for a {kind_of(x)}")
+    return rows
+
+
+def steps_of(x: Any, wishes: Wishes) -> int:
+    """Return the given length; raises ModelError without one."""
     if wishes.steps is None:
         text = f"a {kind_of(x)} stands for sequences of any length"
-        raise ModelError(f"{text}; certimap.from_object(model, steps=...) reads it for one length")
+        more = "steps=...) reads it for one length, observations=...) for one sequence"
+        raise ModelError(f"{text}; certimap.from_object(model, {more}")
     return check_whole("steps", wishes.steps, "a whole number from 1", ModelError, low=1)
 
 
@@ -128,26 +163,48 @@ def gaussian_product(builder: CircuitBuilder, variables: Sequence[int], means: F
 
 
 def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
-    """Read a hidden Markov model for sequences of the given length."""
-    kinds = classes_of(x)
-    if not {"CategoricalHMM", "GaussianHMM", "GMMHMM"} & set(kinds):
+    """Read a hidden Markov model for one sequence, or for sequences of the given length.
+
+    A variational one has the means of its posterior, by which hmmlearn scores too.
+    """
+    kind = next((name.removeprefix("Variational") for name in classes_of(x) if name.endswith("HMM")), "")
+    if kind not in ("CategoricalHMM", "GaussianHMM", "GMMHMM", "MultinomialHMM", "PoissonHMM"):
         raise reading.refuse(x, _ACCEPTED)
     chain = Chain(_rows(x, "startprob_"), _rows(x, "transmat_"))
+    counts = kind not in ("GaussianHMM", "GMMHMM")
+
+    def given(rows: Floats) -> Any:
+        return _whole(rows, x) if counts else rows
+
+    rows = observed(x, wishes)
+    if rows is not None:
+        emission = attribute(x, "_compute_log_likelihood")
+        return read_scores(
+            seen_by(chain, lambda seen: emission(given(seen))), rows,
+            lambda first, points, _: np.full(len(points), x.score(given(first))), summed=True,
+        )  # fmt: skip
     steps, n_states = steps_of(x, wishes), len(chain.start)
 
     def theirs(sequences: Floats) -> list[float]:
-        given = sequences.astype(np.int64) if "CategoricalHMM" in kinds else sequences
-        return [x.score(sequence) for sequence in given]
+        return [x.score(given(sequence)) for sequence in sequences]
 
-    if "CategoricalHMM" in kinds:
+    if kind == "CategoricalHMM":
         emission = _rows(x, "emissionprob_")
         return read_sequence(lambda t: discrete_chain(chain, [emission], t), n_states, steps, theirs)
-    if x.covariance_type not in ("diag", "spherical"):
-        text = f"a {kind_of(x)} has covariance_type={x.covariance_type!r}"
-        raise ModelError(f"{text}; expected 'diag' or 'spherical', for circuits have leaves of single variables")
+    if counts or x.covariance_type not in ("diag", "spherical"):
+        about = "counts" if counts else f"covariance_type={x.covariance_type!r}"
+        text = f"a {kind_of(x)} with {about} can be read for one sequence only"
+        raise ModelError(f"{text}; expected observations=..., as circuits have leaves of single variables")
     means = _fitted(x, "means_")
-    emit = _mixed(x, means) if "GMMHMM" in kinds else _gaussian(x, means)
+    emit = _mixed(x, means) if kind == "GMMHMM" else _gaussian(x, means)
     return read_sequence(lambda t: real_chain(chain, means.shape[-1], emit, t), n_states, steps, theirs)
+
+
+def _whole(rows: Floats, x: Any) -> Any:
+    """Return symbols or counts as integers; hmmlearn would take -1 for the last symbol."""
+    if np.any(rows < 0.0) or np.any(rows != np.floor(rows)):
+        raise ModelError(f"observations of a {kind_of(x)} are whole numbers from 0; another number was given")
+    return rows.astype(np.int64)
 
 
 def _gaussian(x: Any, means: Floats) -> Emission:
@@ -229,11 +286,14 @@ def _present(part: Any, name: str, what: str) -> Any:
 
 
 def _sequence(x: Any, wishes: Wishes) -> Reading:
-    parts, steps = _parts(x), steps_of(x, wishes)
+    parts, rows = _parts(x), observed(x, wishes)
     x = _unpacked(x)
     k = len(parts)
     chain = Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
     kinds = {type(part).__name__ for part in parts}
+    if rows is not None:
+        return _observed_sequence(x, chain, rows, np.int64 if kinds == {"Categorical"} else np.float32)
+    steps = steps_of(x, wishes)
     if kinds == {"Categorical"}:
         tables = _emissions(parts)
         return read_sequence(lambda t: discrete_chain(chain, tables, t), k, steps, partial(_log_probability, x))
@@ -249,6 +309,18 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
         return read_sequence(lambda t: real_chain(chain, means.shape[1], emission, t), k, steps, theirs)
     text = f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}"
     raise ModelError(f"{text}; expected all Categorical, or all Normal with diagonal or spherical covariances")
+
+
+def _observed_sequence(x: Any, chain: Chain, rows: Floats, number: Any) -> Reading:
+    """Read a hidden Markov model of any emissions for one sequence; `number` is the type that they take."""
+
+    def emission(seen: Floats) -> Floats:
+        return np.stack([_log_probability(part, seen, number) for part in _parts(x)], axis=1)
+
+    def theirs(first: Floats, points: Floats, _: MarkovNetwork) -> Floats:
+        return np.tile(_log_probability(x, first[None], number), len(points))
+
+    return read_scores(seen_by(chain, emission), rows, theirs, summed=True)
 
 
 def _unpacked(x: Any) -> Any:
