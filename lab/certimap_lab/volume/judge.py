@@ -168,7 +168,7 @@ def _judge_mass(verdict: Verdict, truth: Truth, said: TopMass, values: list[floa
     if said.is_reached and held < said.requested - ROUNDING * len(values) - TOLERANCE:
         verdict.false_proofs.append(f"the set is said to hold {said.requested!r}, and holds {held!r}")
     fewest = next((k for k, x in enumerate(ranked, 1) if x >= said.requested - ROUNDING * k - TOLERANCE), math.inf)
-    if said.fewest > fewest:
+    if (math.inf if said.fewest is None else said.fewest) > fewest:
         verdict.false_proofs.append(f"{said.fewest} assignments are said to be needed, and {fewest} do")
 
 

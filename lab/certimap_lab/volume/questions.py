@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,14 @@ from certimap_lab.constraints import all_hold, random_constraints
 from certimap_lab.volume import models
 from certimap_lab.volume.case import Truth, VolumeCase
 
+SUMMED = (models.bayesian, models.circuit, models.hidden_tree)  # families of models with a known p(e)
+OTHERS = (models.markov, models.function, models.table)
 
-def constrained(rng: np.random.Generator) -> VolumeCase:
+
+def constrained(
+    rng: np.random.Generator, makes: Sequence[Callable[[np.random.Generator], VolumeCase]] = (*SUMMED, *OTHERS)
+) -> VolumeCase:
     """A query of another family under one to three constraints, on observed variables too; some hold nowhere."""
-    makes = (models.bayesian, models.markov, models.circuit, models.hidden_tree, models.function, models.table)
     case = makes[int(rng.integers(len(makes)))](rng)
     given = case.evidence or {}
     observed = {name: label for name, label in given.items() if isinstance(label, int)}
@@ -83,9 +88,8 @@ def stated(rng: np.random.Generator) -> VolumeCase:
 
 
 def covered(rng: np.random.Generator) -> VolumeCase:
-    """A query of another family for the smallest set of assignments that holds a probability."""
-    makes = (models.bayesian, models.circuit, models.hidden_tree)
-    case = makes[int(rng.integers(len(makes)))](rng)
+    """A query of another family, half of them constrained, for the smallest set that holds a probability."""
+    case = constrained(rng, SUMMED) if rng.random() < 0.5 else SUMMED[int(rng.integers(len(SUMMED)))](rng)
     settings = case.settings | {"top_mass": float(rng.choice([0.3, 0.5, 0.9, 0.95]))}
     if rng.random() < 0.5:
         settings.pop("top_k", None)

@@ -14,7 +14,8 @@ from certimap.core.model import Model
 from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
 from certimap.core.result import HistoryEntry, MapResult
-from certimap.errors import ModelError, SolverError
+from certimap.errors import ModelError, QueryError, SolverError
+from certimap.solvers.covering import TOO_WIDE
 from certimap.solvers.driver import UNFOUND
 from certimap.solvers.registry import SMALL_SPACE
 from certimap.solvers.request import Request
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from certimap.core.constraints import Constraint
     from certimap.core.rules import Rules
     from certimap.networks.network import Network
+    from certimap.networks.sum_pass import Total
 
 UNDER_RULES = frozenset({Draws, Masses, Probes, Decodes})  # capabilities that constraints leave a posterior
 POINTS = ("certimap.networks.posterior:NetworkPosterior",)  # of a network whose answers are listed
@@ -146,6 +148,20 @@ def wants_under(model: Model, query: Query, wants: Sequence[Capability | str] | 
     if isinstance(model, Network):
         return POINTS
     return (Masses, Probes) if wants is None else wants  # a tree's bounds of boxes are weaker than a circuit's
+
+
+def total_of(model: Model, query: Query, control: Control) -> Total | None:
+    """Return ln p(e) of the model behind a network with counters, None for other models; raises QueryError."""
+    if not network_of(model, query)[1]:
+        return None
+    from certimap.networks.constrained import log_evidence_of_whole
+
+    network = _as_network(model, control)
+    assert network is not None
+    total = log_evidence_of_whole(network, query, control)
+    if total is None:
+        raise QueryError(TOO_WIDE)
+    return total
 
 
 def signed_under(

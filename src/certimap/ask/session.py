@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from certimap.ask.conflicts import with_conflict
-from certimap.ask.constrained import network_of, posed, rules_of, signed_under, under, wants_under
+from certimap.ask.constrained import network_of, posed, rules_of, signed_under, total_of, under, wants_under
 from certimap.core.arguments import shown
 from certimap.core.control import Control, Limits, TimeUp, controlled_by
 from certimap.core.model import Model
@@ -178,7 +178,7 @@ class Session:
         posterior, cut, status = self.conditioned(query, control)
         if posterior is not None:
             try:
-                return self.run(posterior, control, seed, progress)
+                return self.run(posterior, control, seed, progress, query)
             except TimeUp as late:  # a part of the posterior, made on first use, took too long
                 cut = str(late)
         return self.answered_quickly(query, control, seed, (cut, status), progress)
@@ -207,10 +207,24 @@ class Session:
             control.found = None
         return posterior, cut, status
 
-    def run(self, posterior: Posterior, control: Control, seed: int, progress: Progress = None) -> MapResult:
-        """Run the solver on a posterior; a posterior without variables needs no search."""
-        request = self.request if len(posterior.domain) else self.request.of_empty_domain()
-        return run(posterior, request, control=control, seed=seed, progress=progress)
+    def run(
+        self,
+        posterior: Posterior,
+        control: Control,
+        seed: int,
+        progress: Progress = None,
+        query: Query | None = None,
+        request: Request | None = None,
+    ) -> MapResult:
+        """Run the solver on a posterior; a posterior without variables needs no search.
+
+        `query`: the posed query, under constraints; `request`: in place of the session's own.
+        """
+        request, total = self.request if request is None else request, None
+        if request.top_mass is not None and query is not None and request.constraints:
+            total = total_of(cast("Model", self.model), query, control)
+        request = request if len(posterior.domain) else request.of_empty_domain()
+        return run(posterior, request, control=control, seed=seed, progress=progress, total=total)
 
     def answered_quickly(
         self, query: Query | None, control: Control, seed: int, cut: tuple[str, Status], progress: Progress = None
@@ -221,7 +235,7 @@ class Session:
         try:
             posterior, request = self.quick_posterior(query, control), self.request.in_a_hurry()
             control.found = None
-            result = run(posterior, request, control=control, seed=seed, progress=progress)
+            result = self.run(posterior, control, seed, progress, query, request)
         except (ModelError, TimeUp, MemoryError) as problem:
             raise TooLarge(
                 f"{cut[0]}, and no assignment was evaluated by then ({problem}); raise time_limit or max_memory, "

@@ -123,14 +123,15 @@ class TopMass:
     requested, held, is_reached
         The probability asked for, that of the list, and whether it suffices, within the tolerance and rounding.
     n, fewest
-        The length of the list, and a proved lower bound on the size of any set that suffices.
+        The length of the list, and a proved lower bound on the size of any set that suffices; None where it is
+        proved that all assignments that satisfy the constraints do not.
     """
 
     requested: float
     held: float
     is_reached: bool
     n: int
-    fewest: int
+    fewest: int | None
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,8 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
 def _mass_text(mass: TopMass) -> str:
     """Show what the assignments listed hold, and whether fewer may do."""
     held = f"{mass.n:,} assignments hold {mass.held:.6g}"
+    if mass.fewest is None:
+        return f"{held} of the {mass.requested:g} asked for; all that satisfy the constraints hold less than that"
     if not mass.is_reached:
         return f"{held} of the {mass.requested:g} asked for; at least {mass.fewest:,} are needed; raise top_k"
     return f"{held}; {'no fewer do' if mass.fewest == mass.n else f'at least {mass.fewest:,} are needed'}"

@@ -93,8 +93,6 @@ class Request:
             raise SolverError(
                 f"the upper bound of {bound.source} is of log_prob; under constraints give one of log_joint"
             )
-        if self.top_mass is not None and self.constraints:
-            raise SolverError(f"top_mass={self.top_mass} is a share of all assignments; constraints exclude some")
 
     @classmethod
     def of(cls, **given: Unpack[Settings]) -> Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -229,10 +230,16 @@ def test_workers_share_one_query_under_constraints():
     assert found.assignment == cm.map_query(model, FAULTS, evidence, constraints=rules).assignment
 
 
-def test_a_share_of_all_assignments_is_refused():
+def test_a_mass_is_a_share_of_all_assignments():
     model, evidence = diagnosis()
-    with pytest.raises(SolverError, match="constraints exclude some"):
-        cm.map_query(model, FAULTS, evidence, constraints=[cm.AtMost(1, FAULTS, "yes")], top_mass=0.9)
+    rules, whole = [cm.AtMost(1, FAULTS, "yes")], cm.log_evidence(model, evidence)
+    for solver in ("auto", "set_elimination", "hbfs"):
+        found = cm.map_query(model, FAULTS, evidence, constraints=rules, top_mass=1.0, solver=solver)
+        logs = [cm.log_evidence(model, {**evidence, **states}) - whole for states, _ in found.top]
+        assert [value for _, value in found.top] == pytest.approx(logs)
+        assert len(found.top) == len(FAULTS) + 1
+        assert found.top_mass.held == pytest.approx(sum(map(math.exp, logs)))
+        assert found.top_mass.fewest is None
 
 
 @pytest.mark.parametrize("solver", ["auto", "hbfs"])

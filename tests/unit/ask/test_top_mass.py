@@ -49,6 +49,57 @@ def test_the_set_is_the_smallest(seed, solver, mass, is_short):
         assert [v for _, v in found.top] == pytest.approx(np.log(probs[:needed]))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(("auto", *SOLVERS[:4], "aobb")),
+    st.sampled_from((0.05, 0.3, 0.8)),
+    st.sampled_from((None, 3, 40)),
+)
+def test_the_set_is_the_smallest_of_those_under_constraints(seed, solver, mass, most):
+    """Probabilities are those without constraints: all answers together may hold less than the mass."""
+    rng = np.random.default_rng(seed)
+    domain = random_domain(rng, max_variables=6, max_states=3)
+    of_network = solver in ("auto", "set_elimination", "aobb")
+    model = (random_network if of_network and seed % 3 else random_circuit)(rng, domain)
+    rules = [
+        cm.AtMost(1, domain.names, 0) if seed % 2 else cm.Never({domain.names[0]: 0}),
+        cm.Linear({v.name: {v.states[-1]: 1.0} for v in domain}, at_most=int(rng.integers(1, 4))),
+    ]
+    evidence = {domain.names[0]: {"likelihood": [1.0 + i for i in range(domain[domain.names[0]].n_states)]}}
+    posterior = cm.condition(model, None, evidence, solver="exhaustive")
+    states = np.indices(domain.n_states).reshape(len(domain), -1).T.astype(np.int16)
+    rows = [domain.decode(row) for row in states]
+    first, held = domain.names[0], [sum(row[v.name] == v.states[-1] for v in domain) for row in rows]
+    zeros = [sum(row[n] == 0 for n in domain.names) for row in rows]
+    allowed = np.array([h <= rules[1].at_most for h in held])
+    allowed &= np.array([z <= 1 for z in zeros] if seed % 2 else [row[first] != 0 for row in rows])
+    probs = np.sort(np.exp(posterior.log_prob(states[allowed])))[::-1]
+    probs = probs[probs > 0.0]
+    asking = {"constraints": rules, "top_mass": mass, "top_k": most, "solver": solver, "rng": seed}
+    if not len(probs):
+        with pytest.raises(cm.QueryError, match="satisf"):
+            cm.map_query(model, None, evidence, **asking)
+        return
+    found = cm.map_query(model, None, evidence, **asking)
+    told, sums = found.top_mass, np.cumsum(probs)
+    needed = int(np.argmax(sums >= mass - 1e-9)) + 1 if sums[-1] >= mass - 1e-9 else None
+    assert told.n == len(found.top) <= len(probs)
+    assert told.requested == mass
+    assert told.held == pytest.approx(sum(math.exp(v) for _, v in found.top))
+    assert told.is_reached == (told.held >= mass - 1e-9)
+    assert needed is None if told.fewest is None else needed is None or told.fewest <= needed
+    if found.certificate.kind == "exact":
+        n = min(most or covering.MOST, len(probs)) if needed is None else needed
+        if told.is_reached or (needed is None and solver != "pac"):  # which may certify a shorter list only
+            assert [v for _, v in found.top] == pytest.approx(np.log(probs[:n]))
+        if told.is_reached:
+            assert told.fewest == needed
+        if needed is None and told.n == len(probs) < (most or covering.MOST):
+            assert told.fewest is None
+            assert "all that satisfy the constraints hold less" in repr(found)
+
+
 def test_ties_at_the_end_are_one_as_good_as_the_other():
     fair = cm.BayesianNetwork.from_cpts(
         {f"c{i}": ["h", "t"] for i in range(8)}, {}, {f"c{i}": [0.5, 0.5] for i in range(8)}
