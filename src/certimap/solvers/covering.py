@@ -50,7 +50,7 @@ def run(
         raise QueryError(TOO_WIDE)
     n_points = math.ceil(math.exp(min(domain.log_size, 60.0)) - 0.5)
     if isinstance(posterior, ConstrainedPosterior):
-        n_points = int(min(n_points, posterior.rules.most))
+        n_points = int(min(n_points, max(1, posterior.rules.most)))
     most = min(request.top_k or MOST, n_points)
     sizes = [most]
     if resolve(request.solver, posterior).name != "exhaustive":  # which lists all of them at once
