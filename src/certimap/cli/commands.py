@@ -1,4 +1,4 @@
-"""The short commands: marginals, next, sample, convert, explain, check, replay, report, learn and kernels."""
+"""The short commands: marginals, next, sample, convert, explain, check, replay, report and kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import sys
 from collections import Counter
 from dataclasses import asdict
-from enum import StrEnum
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +20,8 @@ from certimap.cli import options
 from certimap.cli.options import EncodingOption, EvidenceOptions, JsonOption, ModelArgument, argument, option
 from certimap.cli.solve import print_rows
 from certimap.core.result import json_ready
-from certimap.errors import SolverError
 from certimap.io.files import write_text
 from certimap.io.formats import suffixes
-from certimap.io.text_tables import TextTable, has_header, read_text_table
 
 
 def marginals(case: EvidenceOptions, as_json: JsonOption = False) -> None:
@@ -238,64 +235,6 @@ def report(
     print(f"wrote {output}")
 
 
-class Method(StrEnum):
-    """How a model is learned."""
-
-    LEARNSPN = "learnspn"
-    CHOW_LIU = "chow-liu"
-    CLT_MIXTURE = "clt-mixture"
-    HCLT = "hclt"
-    MIXTURE = "mixture"
-    GAUSSIAN_MIXTURE = "gaussian-mixture"
-    REGION_GRAPH = "region-graph"
-
-
-def learn(
-    data: Annotated[
-        Path, argument(metavar="DATA", help="A .csv with a header, or .data without one; .gz of either.")
-    ],
-    output: Annotated[Path, option("--output", "-o", help="Where the model goes; the suffix names its format.")],
-    method: Annotated[Method, typer.Option("--method", help="What to learn.")] = Method.LEARNSPN,
-    valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None,
-    test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None,
-    rng: Annotated[int | None, option("--rng", help="A seed.")] = None,
-    time_limit: Annotated[float | None, option("--time-limit", help="Seconds to learn for.")] = None,
-    encoding: EncodingOption = None,
-    separator: options.SeparatorOption = None,
-    settings: options.SettingsOption = None,
-) -> None:
-    """Learn a model from a table: columns become variables, the labels that occur become their states."""
-    import certimap.learn
-    from certimap.kernels.notice import announce_compilation
-
-    announce_compilation()
-
-    def table_of(path: Path) -> TextTable:
-        return read_text_table(path, header=has_header(path), encoding=encoding, separator=separator)
-
-    given: dict[str, Any] = {"rng": rng, **options.parse_settings(settings)}
-    if valid is not None:
-        given["valid"] = table_of(valid).columns()
-    if time_limit is not None:
-        given["time_limit"] = time_limit
-    function: Any = getattr(certimap.learn, method.value.replace("-", "_"))
-    table = table_of(data)
-    print(f"{data}: {table}", file=sys.stderr)
-    try:
-        model = function(table.columns(), **given)
-    except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
-        name = str(error).split("'")[1]
-        text = f"method {method.value!r} has no setting {name!r}; see certimap.learn.{function.__name__}"
-        raise SolverError(text) from None
-    io.write(model, output)
-    print(f"{output}: {model!r}", file=sys.stderr)
-    if test is not None:
-        score = certimap.learn.score_samples(model, table_of(test).columns_of(model.domain)).mean()
-        print(f"{test}: mean log-likelihood {score:.6f} nats", file=sys.stderr)
-
-
 def kernels(
     everything: Annotated[
         bool, typer.Option("--all", help="Compile beforehand what small queries of every kind need.")
@@ -335,4 +274,4 @@ def kernels(
         )
 
 
-SHORT = (check, replay, report, explain, conflict, convert, marginals, next_, sample, learn, kernels)
+SHORT = (check, replay, report, explain, conflict, convert, marginals, next_, sample, kernels)

@@ -118,6 +118,11 @@ is_mapping: Callable[[object], TypeGuard[Mapping[Any, Any]]] = _guard(Mapping)
 is_path: Callable[[object], TypeGuard[str | PathLike[str]]] = _guard(str, PathLike)
 
 
+def is_records(value: object) -> TypeGuard[list[Mapping[Any, Any]]]:
+    """Whether the value is a table as a list of mappings from names to values, one per row."""
+    return is_list(value) and bool(value) and all(isinstance(row, Mapping) for row in value)
+
+
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
     """Whether the value has entries; an array of no dimension has none."""
     return isinstance(value, Iterable) and not (isinstance(value, np.ndarray) and value.ndim == 0)

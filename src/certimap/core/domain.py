@@ -17,6 +17,7 @@ from certimap.core.arrays import Array, Ints
 from certimap.errors import ModelError, QueryError, did_you_mean
 
 Label = Hashable
+OTHER = "(other)"  # the state of labels that were too rare to have states of their own
 MAX_STATES = 32767  # points are stored as int16
 _WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
 
@@ -106,11 +107,16 @@ class Categorical:
         """Return the label that a `text` from a shell or a file names.
 
         A label equal to the text wins; otherwise the one label that prints as the text. `1.0` and `1` count as the
-        same text. Raises QueryError when the text names no state, or several.
+        same text, and so do words that differ in case only. Raises QueryError when the text names no state, or
+        several.
         """
         if text in self._positions:
             return self.states[self._positions[text]]
-        for found in (self._by_text.get(text, []), self._by_number.get(_as_whole(text), [])):
+        for found in (
+            self._by_text.get(text, []),
+            self._by_number.get(_as_whole(text), []),
+            self._by_case.get(text.casefold(), []),
+        ):
             if len(found) == 1:
                 return found[0]
         return self.states[self.index(text)]
@@ -122,6 +128,10 @@ class Categorical:
     @cached_property
     def _by_number(self) -> dict[str, list[Label]]:
         return _grouped(self.states, lambda state: _as_whole(str(state)))
+
+    @cached_property
+    def _by_case(self) -> dict[str, list[Label]]:
+        return _grouped(self.states, lambda state: str(state).casefold())
 
     def _meant(self, label: object) -> str:
         """Return a hint: the state that prints the same, else near misses, else the list of states."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from certimap.core.domain import Domain, Label
 from certimap.errors import QueryError
 
 if TYPE_CHECKING:
+    from certimap.core.columns import ColumnNote
     from certimap.core.posterior import Posterior
     from certimap.core.query import Query
 
@@ -68,9 +69,12 @@ class Model:
         The variables.
     hidden
         Names of helper variables, which a query for all variables leaves out (see `NoisyMax`).
+    source_columns
+        What became of the columns of the table that the model was learned from; printed as a table. Kept in .npz.
     """
 
     domain: Domain
+    source_columns: Sequence[ColumnNote] = ()
     hidden: frozenset[str] = frozenset()
 
     @property

@@ -18,7 +18,7 @@ from certimap.core.query import explicit_form
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json, parsing
 from certimap.io.formats import Format, format_of, table_of
-from certimap.io.text_tables import cell_value, read_text_table
+from certimap.io.text_tables import read_text_table
 from certimap.io.uai import read_evidence, read_map, read_query
 
 Evidence = dict[str, Any]
@@ -79,8 +79,8 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
             domain.index(name)
 
     def read(k: int) -> Asked:
-        pairs = zip(table.names, table.checked_row(k), strict=True)
-        return None, {name: cell_value(domain, name, cell) for name, cell in pairs}
+        pairs = enumerate(zip(table.names, table.checked_row(k), strict=True))
+        return None, {name: table.value(domain, column, cell) for column, (name, cell) in pairs}
 
     return [EvidenceCase(f"{table.path}:{table.lines[k]}", partial(read, k)) for k in range(len(table.rows))]
 

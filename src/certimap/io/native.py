@@ -20,7 +20,9 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.core.arguments import is_list, is_tuple, plain_scalar
 from certimap.core.arrays import Array, Floats, Ints
+from certimap.core.columns import ColumnNote, ColumnNotes
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
+from certimap.core.model import Model
 from certimap.core.named import at
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError
@@ -170,6 +172,7 @@ class StoredModel(TypedDict):
     domain: list[StoredVariable]
     hidden: NotRequired[list[str]]
     interventions: NotRequired[dict[str, Label]]
+    columns: NotRequired[list[list[Any]]]  # the fields of each `ColumnNote`
 
 
 VERSION = 2  # version 1, without factors in logs, is also read, and written for models without them
@@ -197,6 +200,8 @@ def write_native(model: Any, path: AnyPath) -> None:
         meta["hidden"] = sorted(model.hidden)
     if model.domain.interventions:
         meta["interventions"] = {n: encoded_label(x, n) for n, x in model.domain.interventions.items()}
+    if isinstance(model, Model) and model.source_columns:
+        meta["columns"] = [list(note) for note in model.source_columns]
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -241,7 +246,10 @@ def read_native(path: AnyPath) -> Any:
         raise ParseError(f"has the format version {version!r}; expected 1 or {VERSION}", path)
     try:
         done = {str(name): decoded_label(x) for name, x in dict(meta.get("interventions", {})).items()}
-        return _from_arrays(kind, _decoded_domain(encoded, done), arrays, meta.get("hidden", ()))
+        model = _from_arrays(kind, _decoded_domain(encoded, done), arrays, meta.get("hidden", ()))
+        if "columns" in meta:
+            vars(model)["source_columns"] = ColumnNotes(ColumnNote(*note) for note in meta["columns"])
+        return model
     except CertimapError as error:
         raise ParseError(str(error), path) from None
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:

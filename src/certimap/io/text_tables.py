@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from os import fspath
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arguments import Record
 from certimap.core.arrays import Array, Floats, Ints
-from certimap.core.domain import Domain
+from certimap.core.domain import OTHER, Domain, Real
 from certimap.errors import ParseError, QueryError
+from certimap.io.cells import CODE, MISSING, Convention, conventions, day_of
 from certimap.io.files import AnyPath, read_text, suffix_of
 
-MISSING = frozenset({"", "?", "na", "nan"})
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _BY_NAME = {**{name: sign for sign, name in SEPARATORS.items()}, "space": " ", "\\t": "\t"}
 _SAMPLE_ROWS = 100
@@ -36,6 +38,20 @@ class TextTable:
     rows: list[list[str]]  # the cells of each row; their number may differ from that of the names
     lines: list[int]  # of the file, on which each row ends
     separator: str
+    decimal: str | None = None  # the sign before decimals where cells do not tell
+    missing: frozenset[str] = MISSING  # marks of missing values, in lower case
+
+    @cached_property
+    def cells(self) -> list[list[str]]:
+        """The cells of each column; ParseError for a row of a wrong length."""
+        return [list(column) for column in zip(*(self.checked_row(k) for k in range(len(self.rows))), strict=True)]
+
+    @cached_property
+    def conventions(self) -> list[Convention]:
+        """How each column writes its values."""
+        rows = [row for row in self.rows if len(row) == len(self.names)]
+        columns = [[row[k] for row in rows if row[k].lower() not in self.missing] for k in range(len(self.names))]
+        return conventions(columns, self.decimal, self.separator)
 
     def checked_row(self, k: int) -> list[str]:
         """Return the cells of row k; ParseError if their number is wrong."""
@@ -50,26 +66,57 @@ class TextTable:
         return row
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns: integers, numbers (missing as NaN), or labels as text (missing as None)."""
-        rows = [self.checked_row(k) for k in range(len(self.rows))]
-        return {name: _typed([row[k] for row in rows]) for k, name in enumerate(self.names)}
+        """Return the columns: integers, numbers (missing as NaN), or labels as text (missing as None).
+
+        Integers with gaps are objects, None where missing. Dates are text, as year-month-day.
+        """
+        named = zip(self.names, self.cells, self.conventions, strict=True)
+        return {
+            name: typed([None if c.lower() in self.missing else how.plain(c) for c in column])
+            for name, column, how in named
+        }
 
     def columns_of(self, domain: Domain) -> dict[str, Array]:
         """Return the columns as labels and numbers of a domain (missing as None); other columns are dropped.
 
         ParseError for a cell that is not a state, with its line, and for rows of a wrong length.
         """
-        rows = [self.checked_row(k) for k in range(len(self.rows))]
         out: dict[str, Array] = {}
-        for k, name in enumerate(self.names):
+        for k, (name, column) in enumerate(zip(self.names, self.cells, strict=True)):
             if name in domain:
-                out[name] = np.empty(len(rows), object)
-                for r, (row, line) in enumerate(zip(rows, self.lines, strict=True)):
+                known = Record()
+                for cell, line in zip(column, self.lines, strict=True):
                     try:
-                        out[name][r] = cell_value(domain, name, row[k])
+                        known[cell] = known[cell] if cell in known else self.value(domain, k, cell)
                     except QueryError as error:
                         raise ParseError(str(error), self.path, line) from None
+                out[name] = np.empty(len(column), object)
+                out[name][:] = [known[cell] for cell in column]
         return out
+
+    def value(self, domain: Domain, k: int, cell: str, *, unseen: Any = None) -> Any:
+        """Read a cell of column k as a label or number of the variable with its name; None where it is missing.
+
+        A label that equals the cell wins over a mark of a missing value. A date is a number of days since
+        1970-01-01 where the variable is real. Another label belongs to the state `OTHER`, if the variable has one;
+        without it, `unseen` tells the value, and where that is None, QueryError is raised.
+        """
+        variable = domain[self.names[k]]
+        how = self.conventions[k]
+        plain = how.plain(cell)
+        if isinstance(variable, Real):
+            day = day_of(plain)
+            texts = [plain if day is None else str(day)]
+        else:
+            texts = [cell, plain]
+        for text in texts:
+            with suppress(QueryError):
+                return variable.parse(text)
+        if cell.lower() in self.missing:
+            return None
+        if not isinstance(variable, Real) and OTHER in variable:
+            return OTHER
+        return variable.parse(cell) if unseen is None else unseen
 
     def __str__(self) -> str:
         shown = ", ".join(repr(name) for name in self.names[:6]) + (", ..." if len(self.names) > 6 else "")
@@ -82,23 +129,19 @@ def shown_separator(sign: str) -> str:
     return SEPARATORS.get(sign, "space" if sign == " " else repr(sign))
 
 
-def cell_value(domain: Domain, name: str, cell: str) -> Any:
-    """Read a cell as a label or number; a mark of a missing value gives None unless a state has this name."""
-    try:
-        return domain[name].parse(cell)
-    except QueryError:
-        if cell.lower() in MISSING:
-            return None
-        raise
-
-
 def has_header(path: AnyPath) -> bool:
     """Whether the first row holds names, by the file's suffix: .data files have none, others do."""
     return suffix_of(path) != "data" and ".data." not in f"{fspath(path)}."
 
 
 def read_text_table(
-    path: AnyPath, *, header: bool = True, encoding: str | None = None, separator: str | None = None
+    path: AnyPath,
+    *,
+    header: bool = True,
+    encoding: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    missing: Iterable[str] = (),
 ) -> TextTable:
     """Read a table.
 
@@ -109,8 +152,12 @@ def read_text_table(
     header
         Whether its first row holds the names of the columns.
     separator
-        One character, or comma, semicolon, tab, bar or space; None takes whichever of the first four gives every
-        row as many cells as the first row.
+        One character, or comma, semicolon, tab, bar or space; None takes whichever of the first four gives most
+        rows as many cells as the first row.
+    decimal
+        The sign before decimals, for numbers such as 1,234 that tell no sign; see `certimap.io.cells`.
+    missing
+        More marks of missing values; case does not matter.
 
     ParseError for a file without rows, a column without a name or with another's, and a file that two separators
     fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.
@@ -134,7 +181,8 @@ def read_text_table(
         del rows[0], lines[0]
     if not rows:
         raise ParseError("the table has no rows; at least one is needed", path)
-    table = TextTable(fspath(path), names, rows, lines, sign)
+    marks = MISSING | {mark.strip().lower() for mark in missing}
+    table = TextTable(fspath(path), names, rows, lines, sign, decimal, marks)
     return _with_names(table) if header else table
 
 
@@ -148,20 +196,22 @@ def separator_of(text: str) -> str:
 
 
 def _sniffed(path: AnyPath, text: str) -> str:
-    """Return the separator that gives all of the first rows the same number of cells, more than one."""
-    widths: dict[str, list[int]] = {}
+    """Return the separator that gives most of the first rows as many cells as the header, more than one."""
+    agreeing: dict[str, int] = {}
     for sign in SEPARATORS:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True)
-        found = widths[sign] = list[int]()
+        widths: list[int] = []
         with suppress(csv.Error):  # the reader of the whole table reports it
-            found.extend(islice((len(row) for row in reader if row), _SAMPLE_ROWS))
-    wide = [sign for sign, found in widths.items() if found and found[0] > 1]
-    regular = [sign for sign in wide if len(set(widths[sign])) == 1]
-    if len(regular) > 1:
-        named = " and ".join(SEPARATORS[sign] for sign in regular[:2])
+            widths.extend(islice((len(row) for row in reader if row), _SAMPLE_ROWS))
+        if widths and widths[0] > 1:
+            agreeing[sign] = widths.count(widths[0])
+    most = max(agreeing.values(), default=0)
+    best = [sign for sign, n in agreeing.items() if n == most]
+    if len(best) > 1:
+        named = " and ".join(SEPARATORS[sign] for sign in best[:2])
         told = f"{named} cut its rows equally well; separator= (--separator in the shell) settles it"
         raise ParseError(told, path)
-    return (regular or wide or [","])[0]
+    return (best or [","])[0]
 
 
 def _with_names(table: TextTable) -> TextTable:
@@ -175,8 +225,7 @@ def _with_names(table: TextTable) -> TextTable:
                 "left out",
                 stacklevel=4,
             )
-            rows = [row[1:] for row in table.rows]
-            table = TextTable(table.path, names[1:], rows, table.lines, table.separator)
+            table = replace(table, names=names[1:], rows=[row[1:] for row in table.rows])
             names = table.names
     if "" in names:
         raise ParseError(f"column {names.index('') + 1} has no name; every column needs one", table.path, 1)
@@ -186,16 +235,19 @@ def _with_names(table: TextTable) -> TextTable:
     return table
 
 
-def _typed(cells: Sequence[str]) -> Column:
-    """Read a column as integers, else as numbers, else as text."""
-    present = [c for c in cells if c.lower() not in MISSING]
-    plain = not any("_" in c for c in present)
-    with suppress(ValueError, OverflowError):
-        if plain and len(present) == len(cells):
-            return np.array([int(c) for c in cells], np.int64)
-    with suppress(ValueError):
-        if plain and present:
-            return np.array([float("nan") if c.lower() in MISSING else float(c) for c in cells])
+def typed(cells: Sequence[str | None]) -> Column:
+    """Read plain cells as integers, else as numbers, else as text; None stands for missing values."""
     labels = np.empty(len(cells), object)
-    labels[:] = [None if c.lower() in MISSING else c for c in cells]
+    labels[:] = cells
+    present = [c for c in cells if c is not None]
+    if not present or any("_" in c or CODE.fullmatch(c) for c in present):
+        return labels
+    with suppress(ValueError, OverflowError):
+        numbers = np.array([int(c) for c in present], np.int64)
+        if len(present) == len(cells):
+            return numbers
+        labels[[c is not None for c in cells]] = numbers.tolist()
+        return labels
+    with suppress(ValueError):
+        return np.array([float("nan") if c is None else float(c) for c in cells])
     return labels

@@ -1,10 +1,13 @@
 from certimap.learn import datasets as datasets
+from certimap.learn.choice import AutoLearner as AutoLearner
+from certimap.learn.choice import auto as auto
 from certimap.learn.estimator import score_samples as score_samples
 from certimap.learn.full_mixture import FullMixture as FullMixture
 from certimap.learn.full_mixture import gaussian_mixture as gaussian_mixture
 from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
 from certimap.learn.hidden_tree import HiddenChowLiuTree as HiddenChowLiuTree
 from certimap.learn.hidden_tree import hclt as hclt
+from certimap.learn.preparation import prepare as prepare
 from certimap.learn.product_mixture import ProductMixture as ProductMixture
 from certimap.learn.product_mixture import mixture as mixture
 from certimap.learn.region_circuit import RegionGraphCircuit as RegionGraphCircuit

@@ -25,19 +25,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from certimap.core.arguments import is_mapping, is_missing, is_path, shown
+from certimap.core.arguments import is_mapping, is_missing, is_path, is_records, shown
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
-from certimap.core.domain import Categorical, Domain, Label, Real, Variable
+from certimap.core.columns import ColumnNote, ColumnNotes, PreparedTable
+from certimap.core.domain import OTHER, Categorical, Domain, Label, Real, Variable
 from certimap.core.named import needed
 from certimap.errors import DataError
+from certimap.io.cells import iso
 
 Kind = Literal["categorical", "real", "count"]
 Whole = Literal["whole", "count"]
 AsLabels = bool | Callable[[Floats], bool]  # of integer columns with many values; a function looks at the values
 LARGEST = 1e150  # of a real column: squares and their sums stay floats
 MAX_WHOLE_LEVELS = 20
+_SHOWN = 5  # states in the description of a column
 MISSING = -1
+_TYPES = "booleans, integers, strings or floating-point numbers"
 _BINARY: tuple[Label, ...] = (0, 1)
 _LOGICAL: tuple[Label, ...] = (False, True)
 
@@ -99,7 +103,8 @@ def read_table(
     """Read a table and settle its domain, unless one is given.
 
     `data`: a 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or the
-    interchange protocol `__dataframe__`, or a mapping from names to columns. The columns of an array are named
+    interchange protocol `__dataframe__`, a mapping from names to columns, a list of mappings from names to values,
+    or a `DataTable`, which is returned. The columns of an array are named
     "0", "1", ... `kinds`: overrules what a column becomes, by name. `also`: more tables whose labels belong to the
     domain (a validation split). `as_labels`: whether integers with many values are states, else real.
 
@@ -107,8 +112,10 @@ def read_table(
     the domain lacks.
     """
     for more in also:
-        if not any(len(c.values) for c in columns_of(more)):
+        if not isinstance(more, DataTable) and not any(len(c.values) for c in columns_of(more)):
             raise DataError("the table of validation rows is empty; leave it out, or give at least one row")
+    if isinstance(data, DataTable):
+        return data
     if domain is not None:
         return encode(data, domain)
     if not isinstance(kinds, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -120,14 +127,14 @@ def read_table(
     unknown = [name for name in kinds or {} if name not in {c.name for c in columns}]
     if unknown:
         raise DataError(f"kinds names the column {unknown[0]!r}, which the table does not have")
-    others = [{c.name: c for c in columns_of(more)} for more in also]
+    others = [{c.name: c for c in columns_of(more)} for more in also if not isinstance(more, DataTable)]
     wanted: dict[str, Kind | None] = {c.name: (kinds or {}).get(c.name) for c in columns}
     whole: dict[int, Whole] = {}
     for i, c in enumerate(columns):
         if wanted[c.name] == "count":
             _check_counts(c)
             wanted[c.name], whole[i] = "real", "count"
-        elif wanted[c.name] is None and _are_numbers(c, as_labels):
+        elif wanted[c.name] is None and (_is_whole(c) or _are_numbers(c, as_labels)):
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
@@ -141,6 +148,8 @@ def encode(data: Any, domain: Domain) -> DataTable:
     """
     if not isinstance(domain, Domain):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"domain is {shown(domain)}; expected a certimap.Domain, or None")
+    if isinstance(data, DataTable):
+        return data
     columns = columns_of(data)
     if has_names(data):
         by_name = {c.name: c for c in columns}
@@ -166,6 +175,31 @@ def decode(points: Points, domain: Domain) -> dict[str, Array]:
             labels = np.array(variable.states)
         out[variable.name] = labels[points[:, i].astype(np.int64)]
     return out
+
+
+def described(rows: DataTable, source: Any) -> ColumnNotes:
+    """Return what became of each column of a table: of the variables, and of the columns left out of it."""
+    prepared = source if isinstance(source, PreparedTable) else PreparedTable()
+    absent = missing_in(rows.points).sum(axis=0).tolist()
+    found: list[ColumnNote] = []
+    for i, variable in enumerate(rows.domain):
+        note = prepared.notes.get(variable.name, "")
+        if isinstance(variable, Categorical):
+            kind, shown = "states", ", ".join(map(str, variable.states[:_SHOWN]))
+            shown += f", ... ({variable.n_states})" if variable.n_states > _SHOWN else ""
+        else:
+            seen = rows.observed(i)
+            day = note.endswith("; days")
+            kind = (
+                "day" if day else {"whole": "whole number", "count": "count"}.get(rows.whole.get(i, ""), "number")
+            )
+            shown = (
+                " to ".join(iso(x) if day else f"{x:.12g}" for x in (seen.min(), seen.max())) if len(seen) else ""
+            )
+        found.append(ColumnNote(variable.name, kind, shown, absent[i], note))
+    for place, gone in prepared.left_out:
+        found.insert(place, gone)
+    return ColumnNotes(found)
 
 
 def one_hot(domain: Domain, points: Points) -> Floats32:
@@ -204,6 +238,9 @@ def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Var
     if kind not in (None, "categorical", "real"):
         expected = "'categorical', 'real' or 'count'"
         raise DataError(f"the kind of column {column.name!r} is {kind!r}; expected {expected}")
+    if column.values.dtype.kind == "M":
+        told = f"column {column.name!r} holds dates; expected {_TYPES}"
+        raise DataError(f"{told}; cm.learn.prepare leaves dates out, or makes days of them")
     if column.categories is not None and kind != "real":
         return Categorical(column.name, column.categories)
     if np.all(column.missing):
@@ -235,6 +272,11 @@ def _is_real(column: Column) -> bool:
     present = column.present
     whole = bool(np.all(np.isfinite(present)) and np.all(present == np.rint(present)))
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
+
+
+def _is_whole(column: Column) -> bool:
+    """Whether a column of floats holds whole numbers, too many for states: integers with gaps in a data frame."""
+    return _is_real(column) and bool(np.all(column.present == np.rint(column.present)))
 
 
 def _are_numbers(column: Column, as_labels: AsLabels) -> bool:
@@ -318,8 +360,10 @@ def _positions(column: Column, variable: Categorical) -> Ints:
 
 
 def _position(label: Any, column: Column, variable: Categorical) -> int:
-    if label in variable.states:
+    if label in variable:
         return variable.index(label)
+    if OTHER in variable:
+        return variable.index(OTHER)
     shown = ", ".join(repr(s) for s in variable.states[:8]) + (", ..." if variable.n_states > 8 else "")
     raise DataError(
         f"{label!r} in column {column.name!r} is no state of variable {variable.name!r}; they are {shown}"
@@ -341,11 +385,17 @@ class Column:
 
 
 def has_names(data: Any) -> bool:
+    if is_records(data):
+        return True
     named = any(hasattr(data, attribute) for attribute in ("columns", "column_names", "__dataframe__"))
     return named or isinstance(data, Mapping)
 
 
 def columns_of(data: Any) -> list[Column]:
+    if is_records(data):
+        data = {
+            name: [row.get(name) for row in data] for name in dict.fromkeys(name for row in data for name in row)
+        }
     if is_mapping(data):
         refuse_doubled(list(data))
         columns = [_column(str(name), values) for name, values in data.items()]
@@ -379,7 +429,7 @@ def refuse_doubled(names: list[Any]) -> None:
 
 def _array_columns(data: Any) -> list[Column]:
     if is_path(data):
-        raise DataError(f"{fspath(data)!r} is a text or path, and no table; pandas.read_csv(path) reads one")
+        raise DataError(f"{fspath(data)!r} is a text or path, and no table; cm.learn.prepare(path) reads one")
     try:
         array: Array = np.asarray(data)
     except ValueError:
@@ -408,11 +458,10 @@ def _column(name: str, values: Any) -> Column:
         return _object_column(name, array)
     if array.dtype.kind == "f":
         return Column(name, array.astype(np.float64), np.isnan(array))
+    if array.dtype.kind == "M":
+        return Column(name, array, np.isnat(array))
     if array.dtype.kind not in "biuUS":
-        raise DataError(
-            f"column {name!r} is of type {array.dtype}; expected booleans, integers, strings or floating-point "
-            "numbers"
-        )
+        raise DataError(f"column {name!r} is of type {array.dtype}; expected {_TYPES}")
     return Column(name, array, np.zeros(len(array), np.bool_))
 
 

@@ -1,0 +1,150 @@
+"""`certimap learn`: from a table to a model, what became of its columns, and how much the model tells."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from certimap import io
+from certimap.cli import options
+from certimap.cli.options import EncodingOption, argument, option, split_list
+from certimap.errors import DataError, ModelError, QueryError, SolverError
+from certimap.io.formats import format_of
+from certimap.io.text_tables import TextTable, has_header, read_text_table
+
+
+class Method(StrEnum):
+    """How a model is learned."""
+
+    LEARNSPN = "learnspn"
+    CHOW_LIU = "chow-liu"
+    CLT_MIXTURE = "clt-mixture"
+    HCLT = "hclt"
+    MIXTURE = "mixture"
+    GAUSSIAN_MIXTURE = "gaussian-mixture"
+    REGION_GRAPH = "region-graph"
+    AUTO = "auto"
+
+
+Words = list[str] | None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read, and what its columns become."""
+
+    columns: Annotated[Words, option("--columns", metavar="A,B", help="The columns to learn.")] = None
+    drop: Annotated[Words, option("--drop", metavar="A,B", help="Columns to leave out.")] = None
+    kinds: Annotated[
+        Words, option("--kinds", metavar="A=KIND,...", help="categorical, real, count, or day (of dates).")
+    ] = None
+    missing: Annotated[
+        Words, option("--missing", metavar="MARK,...", help="More marks of missing cells, such as '*'.")
+    ] = None
+    pool: Annotated[
+        int, typer.Option("--pool", metavar="N", help="Labels of fewer than N rows become one state, (other).")
+    ] = 0
+    decimal: Annotated[
+        str | None, option("--decimal", metavar="SIGN", help="The sign before decimals, where cells do not tell.")
+    ] = None
+    encoding: EncodingOption = None
+    separator: options.SeparatorOption = None
+
+    def read(self, path: Path) -> TextTable:
+        """Read a table of text."""
+        if self.decimal not in (None, ".", ","):
+            raise QueryError(f"--decimal is {self.decimal!r}; expected . or ,")
+        return read_text_table(
+            path, header=has_header(path), encoding=self.encoding, separator=self.separator,
+            decimal=self.decimal, missing=_listed(self.missing),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The rows that choose settings, and the rows that judge the model."""
+
+    valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None
+    test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None
+    held_out: Annotated[
+        float, typer.Option("--held-out", help="Share of the rows that judge, without --test; 0 for none.")
+    ] = 0.1
+
+
+def learn(
+    data: Annotated[
+        Path, argument(metavar="DATA", help="A text table with a header, or .data without one; .gz of either.")
+    ],
+    output: Annotated[Path, option("--output", "-o", help="Where the model goes; the suffix names its format.")],
+    table: TableOptions,
+    judges: JudgeOptions,
+    method: Annotated[Method, typer.Option("--method", help="What to learn; auto: the best of a few.")] = (
+        Method.LEARNSPN
+    ),
+    rng: Annotated[int | None, option("--rng", help="A seed.")] = None,
+    time_limit: Annotated[float | None, option("--time-limit", help="Seconds to learn for.")] = None,
+    settings: options.SettingsOption = None,
+) -> None:
+    """Learn a model from a table: columns become variables, the labels that occur become their states.
+
+    Prints what each column became (columns that tell nothing are left out, with the reason), and the mean
+    log-likelihood of rows that the model was not learned from, beside that of a model of independent columns.
+    """
+    from certimap.kernels.notice import announce_compilation
+    from certimap.learn import prepare, score_samples
+    from certimap.learn.choice import AutoLearner, held_out_scores, learner
+
+    _check_output(output, method)
+    announce_compilation()
+    given = {"random_state": rng, **({} if time_limit is None else {"time_limit": time_limit})}
+    try:
+        estimator = learner(method.value, **given, **options.parse_settings(settings))
+    except DataError as error:
+        raise SolverError(f"method {method.value!r}: {error}") from None
+    text = table.read(data)
+    _say(f"{data}: {text}")
+    kinds: Any = {name.strip(): kind.strip() for name, _, kind in (x.partition("=") for x in _listed(table.kinds))}
+    also = [] if judges.valid is None else [table.read(judges.valid)]
+    chosen = _listed(table.columns) or None
+    rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool, also=also)
+    model = estimator.fit(rows, valid=rows.also[0] if also else None).model_
+    _say(f"\n{model.source_columns}\n")
+    io.write(model, output)
+    _say(f"{output}: {model!r}")
+    if isinstance(estimator, AutoLearner):
+        scores = sorted(estimator.scores_.items(), key=lambda item: -item[1])
+        late = "; the time limit cut the choice short" if estimator.timed_out_ else ""
+        _say(f"{estimator.method_} is the best on held-out rows{late}; mean log-likelihoods in nats: "
+             + ", ".join(f"{name} {score:.6f}" for name, score in scores))  # fmt: skip
+    elif judges.test is None and not also and judges.held_out > 0.0:
+        learned, plain, n_held = held_out_scores(estimator, rows, judges.held_out)
+        gain = f"{plain:.6f} with independent columns: a gain of {learned - plain:.6f}"
+        _say(f"{n_held} held-out rows: mean log-likelihood {learned:.6f} nats, learned from the others; {gain}")
+    if judges.test is not None:
+        score = score_samples(model, table.read(judges.test).columns_of(model.domain)).mean()
+        _say(f"{judges.test}: mean log-likelihood {score:.6f} nats")
+
+
+def _listed(texts: list[str] | None) -> list[str]:
+    return [part for text in texts or () for part in split_list(text)]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _check_output(path: Path, method: Method) -> None:
+    """Raise an error before anything is learned if the file cannot hold what the method makes."""
+    chosen = format_of(path)
+    is_network = method is Method.CHOW_LIU and any("Bayesian" in place for place in chosen.writes)
+    is_circuit = method is not Method.GAUSSIAN_MIXTURE and any("Circuit" in place for place in chosen.writes)
+    if chosen.writer is None or (chosen.writes and not is_network and not is_circuit):
+        text = f"a model of {method.value} cannot be written to {path}: .{chosen.name} holds {chosen.holds}"
+        raise ModelError(f"{text}; .npz holds any model")
+    if not path.resolve().parent.is_dir():
+        raise QueryError(f"the model goes to {str(path)!r}, and {str(path.parent)!r} is no folder")

@@ -1,0 +1,128 @@
+"""How the columns of a text table write values: decimal commas, thousands, dates, words for yes and no."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+
+MISSING = frozenset({"", "?", "na", "nan", "n/a", "#n/a", "<na>", "null"})
+EPOCH = date(1970, 1, 1).toordinal()
+CODE = re.compile(r"[+-]?0\d+", re.ASCII)  # such as 007, which is no number
+_SIGNS = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'", "\u2212": "-"})
+_TIME = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?Z?)?"
+_DATE = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})" + _TIME, re.ASCII)
+_PAIRS = [  # words for no and yes
+    set(pair.split()) for pair in ("no yes", "n y", "false true", "f t", "off on", "nein ja", "n j", "falsch wahr",
+                                   "non oui", "faux vrai", "no si", "no sí", "nee ja")
+]  # fmt: skip
+
+
+def _pattern(point: str, group: str) -> re.Pattern[str]:
+    digits = rf"(?:\d+|\d{{1,3}}(?:{group}\d{{3}})+)" if group else r"\d+"
+    return re.compile(rf"[+-]?(?:{digits}(?:\{point}\d*)?|\{point}\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+_PATTERNS = {
+    (point, group): _pattern(point, re.escape(group))
+    for point, other in (".,", ",.")
+    for group in ("", other, " ", "'")
+}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How one column writes its values."""
+
+    kind: str = "text"  # or "number", "date" or "words"
+    decimal: str = "."
+    group: str = ""  # between thousands
+    order: str = "ymd"  # of the parts of dates
+    sign: str = "-"  # between them
+    spelling: Mapping[str, str] | None = None  # of words for yes and no, by their lower case
+    note: str = ""  # what a reader should know
+
+    def plain(self, cell: str) -> str:
+        """Return a cell as a number with a decimal point, an ISO date, or a word in one spelling, if it fits."""
+        if self.kind == "number":
+            text = cell.translate(_SIGNS)
+            fits = _PATTERNS[self.decimal, self.group].fullmatch(text)
+            return (
+                text.replace(self.group, "", -1 if self.group else 0).replace(self.decimal, ".") if fits else cell
+            )
+        if self.kind == "date":
+            return cell if (day := day_of(cell, self.order)) is None else iso(day)
+        return self.spelling.get(cell.casefold(), cell) if self.spelling is not None else cell
+
+    def written(self, value: str) -> str:
+        """Return a plain number or an ISO date as this column writes it."""
+        if self.kind == "date" and (found := _DATE.fullmatch(value)):
+            parts = {"y": found[1], "m": found[3], "d": found[4]}
+            return self.sign.join(parts[part] for part in self.order)
+        return value.replace(".", self.decimal) if self.kind == "number" else value
+
+
+def day_of(cell: str, order: str = "ymd") -> int | None:
+    """Return the days of a date since 1970-01-01, cut off a time of day; None for other text."""
+    if found := _DATE.fullmatch(cell):
+        parts = dict(zip(order, (found[1], found[3], found[4]), strict=True))
+        with suppress(ValueError):
+            if len(parts["y"]) == 4:
+                return date(int(parts["y"]), int(parts["m"]), int(parts["d"])).toordinal() - EPOCH
+    return None
+
+
+def iso(day: float) -> str:
+    """Return the date that is so many days after 1970-01-01, as year-month-day."""
+    return date.fromordinal(round(day) + EPOCH).isoformat()
+
+
+def conventions(columns: Sequence[Iterable[str]], decimal: str | None, separator: str = ",") -> list[Convention]:
+    """Return how each column writes its values, given its cells without the missing ones.
+
+    All cells of a column fit its convention. Where numbers fit two readings ("1,234"), `decimal` decides; without
+    it, the other columns do, and then the separator: between semicolons, commas are decimal.
+    """
+    counted = [Counter(column) for column in columns]
+    fits = [_fits(list(cells)) for cells in counted]
+    sure = {found[0][0] for found in fits if len({point for point, _ in found}) == 1}
+    point = decimal or ("," if "." not in sure and ("," in sure or separator == ";") else ".")
+    is_told = decimal is not None or bool(sure)
+    pairs = zip(counted, fits, strict=True)
+    return [_number(cells, found, point, is_told) if found else _date_or_words(cells) for cells, found in pairs]
+
+
+def _fits(cells: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the decimal signs and signs between thousands by which all cells are numbers."""
+    plain = [cell.translate(_SIGNS) for cell in cells]
+    if not plain or any(CODE.fullmatch(cell) for cell in plain):
+        return []
+    return [
+        (point, group)
+        for (point, group), pattern in _PATTERNS.items()
+        if all(map(pattern.fullmatch, plain)) and any(group in cell for cell in plain)
+    ]
+
+
+def _number(cells: Iterable[str], fits: Sequence[tuple[str, str]], decimal: str, is_told: bool) -> Convention:
+    point, group = next((one for one in fits if one[0] == decimal), fits[0])
+    said = ["decimal commas"] if point == "," and any("," in cell for cell in cells) else []
+    said += [f"{group!r} between thousands"] if group else []
+    unsure = not is_told and len({p for p, _ in fits}) > 1 and any("," in c or "." in c for c in cells)
+    note = ", ".join(said or (["decimal points"] if unsure else []))
+    return Convention("number", point, group, note=note + (" (--decimal settles it)" if unsure else ""))
+
+
+def _date_or_words(cells: Mapping[str, int]) -> Convention:
+    for order in ("ymd", "dmy", "mdy"):
+        if cells and all(day_of(cell, order) is not None for cell in cells):
+            sign = next(found[2] for cell in cells if (found := _DATE.fullmatch(cell)))
+            named = ["year" if part == "y" else "month" if part == "m" else "day" for part in order]
+            return Convention("date", order=order, sign=sign, note=f"dates: {sign.join(named)}")
+    often = sorted(cells, key=cells.__getitem__)
+    if cells and any({cell.casefold() for cell in cells} <= pair for pair in _PAIRS):
+        return Convention("words", spelling={cell.casefold(): cell for cell in often})
+    return Convention()

@@ -1,0 +1,60 @@
+"""`certimap learn` on a table as it lies there: what it says of columns, held-out rows and the output."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import certimap as cm
+from certimap.cli.main import main
+
+
+@pytest.fixture
+def table(tmp_path):
+    lines = [f"{k};{'*' if k % 7 == 0 else k % 40};{'ja' if k % 2 else 'nein'};{k % 2 * 10},5{k % 10};x{k % 3}"
+             for k in range(100)]  # fmt: skip
+    path = tmp_path / "t.csv"
+    path.write_text("id;age;ok;spend;city\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_columns_and_held_out_rows_are_said(table, tmp_path, capsys):
+    model = tmp_path / "m.npz"
+    options = ["--missing", "*,-", "--kinds", "city=categorical", "--drop", "age", "--rng", "0"]
+    assert main(["learn", str(table), "-o", str(model), *options, "--method", "mixture"]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"^id +left out +0, 1 +all different: it numbers the rows$", err, re.MULTILINE)
+    assert re.search(r"^age +left out .* 15 +not asked for$", err, re.MULTILINE)
+    assert re.search(r"^spend +number +0.5 to 10.59 +decimal commas$", err, re.MULTILINE)
+    gain = re.search(r"10 held-out rows: mean log-likelihood \S+ nats.* a gain of (\S+)$", err, re.MULTILINE)
+    assert gain is not None
+    assert float(gain[1]) > 0.3
+    assert cm.read(model).domain.names == ("ok", "spend", "city")
+
+
+def test_the_best_of_a_few_is_named(table, tmp_path, capsys):
+    command = ["learn", str(table), "-o", str(tmp_path / "m.npz"), "--columns", "ok,city", "--method", "auto"]
+    assert main([*command, "--rng", "0", "--set", 'methods=["mixture","chow-liu"]']) == 0
+    assert re.search(r"is the best on held-out rows.*independence -1\.", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-o", "m.bif"], "a model of learnspn cannot be written to m.bif: .bif holds Bayesian networks"),
+        (["-o", "m.nnf", "--method", "chow-liu"], "cannot be written"),
+        (["-o", "m.spn", "--method", "gaussian-mixture"], "cannot be written"),
+        (["-o", "m.what"], "'.what' names no model format"),
+        (["-o", "nowhere/m.npz"], "'nowhere' is no folder"),
+        (["-o", "m.npz", "--decimal", ";"], "--decimal is ';'"),
+        (["-o", "m.npz", "--kinds", "citi=real"], "kinds names the column 'citi'"),
+    ],
+)
+def test_what_cannot_work_is_said_before_learning(options, said, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["learn", str(table), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

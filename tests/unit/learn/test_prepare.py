@@ -1,0 +1,147 @@
+"""What the columns of a table become, and how the model that is learned keeps it."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.core.domain import Categorical, Real
+from certimap.errors import DataError
+from certimap.io.native import fingerprint
+from certimap.learn.choice import held_out_scores, learner
+
+N = 60
+HEADER = "id;name;age;spend;ok;city;since;salary;land;note\n"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    lines = []
+    for k in range(N):
+        ok = bool(rng.random() < 0.5)
+        age = "*" if k % 9 == 0 else str(rng.integers(18, 80))
+        spend = f"{(50 if ok else 5) + rng.normal():.2f}".replace(".", ",")
+        day = datetime.date(2024, 1, 1) + datetime.timedelta(int(rng.integers(300)))
+        city = f"c{min(int(rng.pareto(0.5)), 15)}"
+        cells = [str(k + 7), f"n{k}", age, spend, "ja" if ok else "Nein", city, day.strftime("%d.%m.%Y"),
+                 f"{rng.integers(1000, 90000):,}".replace(",", "."), "DE", ""]  # fmt: skip
+        lines.append(";".join(cells))
+    path = tmp_path_factory.mktemp("t") / "t.csv"
+    path.write_text(HEADER + "\n".join(lines) + "\n")
+    return path
+
+
+def test_useless_columns_are_left_out_with_a_reason(table):
+    ready = cm.learn.prepare(table, missing=["*"])
+    assert list(ready) == ["age", "spend", "ok", "city", "salary"]
+    reasons = {note.name: note.note.split(";")[0] for _, note in ready.left_out}
+    assert reasons == {
+        "id": "all different: it numbers the rows",
+        "name": "all different: it names the rows",
+        "since": "dates",
+        "land": "one value only",
+        "note": "no value",
+    }
+    assert "left out: id (all different" in repr(ready)
+    assert ready["age"][0] is None
+    assert ready["salary"].dtype == np.int64
+    assert ready["spend"].dtype == np.float64
+
+
+def test_kinds_overrule_and_names_are_checked(table):
+    ready = cm.learn.prepare(
+        table, kinds={"since": "day", "land": "categorical", "id": "real"}, columns=["since", "id", "land"]
+    )
+    assert list(ready) == ["id", "since", "land"]
+    assert ready["since"].min() >= 19723  # 2024-01-01
+    assert ready.kinds == {"since": "real", "id": "real", "land": "categorical"}
+    with pytest.raises(DataError, match=r"drop names the column 'citi', .*did you mean 'city'"):
+        cm.learn.prepare(table, drop=["citi"])
+    with pytest.raises(DataError, match=r"column 'city' holds 'c.*'; its kind is day"):
+        cm.learn.prepare(table, kinds={"city": "day"})
+    with pytest.raises(DataError, match=r"no column is left: id .*numbers the rows"):
+        cm.learn.prepare(table, columns=["id", "land"])
+
+
+def test_rare_labels_are_pooled_and_later_ones_join_them(table):
+    ready = cm.learn.prepare(table, missing=["*"], pool=5, columns=["city", "ok"])
+    model = cm.learn.chow_liu(ready)
+    assert "(other)" in vars(model.domain["city"])["states"]
+    assert "labels of fewer than 5 rows" in ready.notes["city"]
+    new = {"city": ["somewhere"], "ok": ["ja"]}
+    known = {"city": ["(other)"], "ok": ["ja"]}
+    assert cm.learn.score_samples(model, new) == cm.learn.score_samples(model, known)
+    with pytest.raises(DataError, match="'maybe' in column 'ok'"):
+        cm.learn.score_samples(model, {"city": ["c0"], "ok": ["maybe"]})
+
+
+def test_the_model_and_its_file_say_what_columns_became(table, tmp_path):
+    model = cm.learn.mixture(cm.learn.prepare(table, missing=["*"], kinds={"since": "day"}), n_components=1, rng=0)
+    notes = {note.name: note for note in model.source_columns}
+    assert list(notes) == HEADER.strip().split(";")
+    assert notes["age"].kind == "whole number"
+    assert notes["age"].missing == 7
+    assert notes["ok"].values == "Nein, ja"
+    assert notes["since"].kind == "day"
+    assert notes["since"].values.startswith("2024-")
+    assert notes["id"].kind == "left out"
+    assert "spend   number" in str(model.source_columns)
+    model.write(tmp_path / "m.npz")
+    assert cm.read(tmp_path / "m.npz").source_columns == model.source_columns
+
+
+def test_learners_take_paths_frames_and_lists_of_rows_alike(table):
+    pd = pytest.importorskip("pandas")
+    rows = [{"a": k % 2, "b": "xyz"[k % 3], "c": k % 2 if k % 5 else None} for k in range(30)]
+    frame = pd.DataFrame({"a": [r["a"] for r in rows], "b": [r["b"] for r in rows], "c": [r["c"] for r in rows]})
+    found = [cm.learn.chow_liu(data) for data in (rows, frame, {n: list(frame[n]) for n in frame})]
+    assert len({fingerprint(model) for model in found}) == 1
+    assert cm.learn.learnspn(table, rng=0).domain.names == ("age", "spend", "ok", "city", "salary")
+    frame["when"] = pd.to_datetime(["2024-01-01", None, "2024-02-01"] * 10)
+    with pytest.raises(DataError, match="column 'when' holds dates"):
+        cm.learn.chow_liu(frame)
+    ready = cm.learn.prepare(frame, kinds={"when": "day"}, drop=["b"])
+    assert ready["when"][:3].tolist()[::2] == [19723.0, 19754.0]
+    assert cm.learn.mixture(ready, n_components=1, rng=0).domain["when"] == Real("when")
+
+
+def test_whole_numbers_with_gaps_are_whole_in_frames_too():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"age": [*range(25), None, 3], "b": [0, 1, 2] * 9})
+    model = cm.learn.mixture(frame, n_components=1, rng=0)
+    assert [note.kind for note in model.source_columns] == ["whole number", "states"]
+    assert model.domain["b"] == Categorical("b", (0, 1, 2))
+
+
+def test_the_best_of_a_few_methods_is_kept():
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 3, 300)
+    table = {"a": a, "b": (a + (rng.random(300) < 0.1)) % 3, "c": rng.integers(0, 2, 300)}
+    found = cm.learn.AutoLearner(("mixture", "chow-liu"), random_state=0).fit(table)
+    assert set(found.scores_) == {"independence", "mixture", "chow-liu"}
+    assert found.scores_[found.method_] == max(found.scores_.values())
+    assert found.scores_[found.method_] > found.scores_["independence"] + 0.3
+    again = learner(found.method_, random_state=0).fit(table)
+    assert fingerprint(again.model_) == fingerprint(found.model_)
+    hurried = cm.learn.AutoLearner(("mixture", "chow-liu"), random_state=0, time_limit=1e-9).fit(table)
+    assert hurried.timed_out_
+    assert hurried.method_ == "mixture"
+    with pytest.raises(DataError, match="methods is \\('gaussian-mixture',\\)"):
+        cm.learn.auto(table, methods=("gaussian-mixture",))
+    with pytest.raises(DataError, match="did you mean 'chow-liu'"):
+        cm.learn.auto(table, methods=("chow_liu",))
+
+
+def test_held_out_rows_are_scored_beside_independence():
+    a = np.arange(200) % 2
+    learned, plain, n = held_out_scores(learner("chow-liu"), {"a": a, "b": a})
+    assert n == 20
+    assert learned == pytest.approx(np.log(0.5), abs=0.1)
+    assert plain == pytest.approx(2 * np.log(0.5), abs=0.1)
+    assert held_out_scores(learner("chow-liu"), {"a": a[:10], "b": a[:10]})[2] == 0
