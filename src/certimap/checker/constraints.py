@@ -11,15 +11,16 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.checker.models import FLOAT, CheckBudget, PlainTable, Question, ReducedModel, Rejected, Stored
-from certimap.checker.numbers import Flags, Ints
+from certimap.checker.numbers import Flags, Ints, run_starts
 
 MOST_STATES, STATE_COST = 2**16, 256  # of an automaton after a variable; bytes of each while it is built
-TOGETHER, MAX_COLUMNS = 4096, 2**22  # boxes, and boxes times columns, of a listing narrowed at once
+MOST_POINTS, TOGETHER = 2**24, 4096  # feasible points of a listing, and of one of its batches
 Step = Callable[[Any, int, int], Hashable]  # state, which variable, which of its states; None leads to nothing
 Spec = tuple[list[int], Hashable, Step]  # places of variables, and the state before the first
 Term = tuple[int, int, float]  # a variable's place, one of its states, and its weight
@@ -30,7 +31,7 @@ SAFE = "safe"  # the state of a sum that stays within its bounds whatever follow
 class PlainAutomaton:
     """The places of query variables, and for each a table (states before, variable's states): next state, or -1.
 
-    Each table has a last row of -1, so that -1 stays -1.
+    Places ascend. Each table has a last row of -1, so that -1 stays -1.
     """
 
     places: list[int]
@@ -125,6 +126,32 @@ def _any_of(flags: Flags, group: Ints, n: int) -> Flags:
     return out
 
 
+class Segment(NamedTuple):
+    """Ways through some variables, in the order of their starts: automata go from a joint state to another."""
+
+    start: Ints
+    labels: NDArray[Any]  # a row per way, a column per variable
+    end: Ints
+    states: Ints  # the joint states in which ways end, a row each
+
+    def n_ways(self, rest: Segment, budget: CheckBudget) -> int:
+        """Return the number of ways that go on through `rest`; reject too many."""
+        total = int(np.bincount(rest.start, minlength=len(self.states))[self.end].sum())
+        if total > MOST_POINTS:
+            raise Rejected(f"the constraints leave more than {MOST_POINTS} assignments to list")
+        budget.need((8.0 * FLOAT + 4.0 * len(self.labels[0])) * total if total else 0.0, "a list of assignments")
+        return total
+
+    def joined(self, rest: Segment, numbers: Ints) -> Segment:
+        """Return some of the ways that go on through `rest`, by their numbers."""
+        counts = np.bincount(rest.start, minlength=len(self.states))
+        first, last = run_starts(counts)[self.end], np.cumsum(counts[self.end])
+        way = np.searchsorted(last, numbers, side="right")
+        after = numbers - (last - counts[self.end])[way] + first[way]
+        labels = np.concatenate([self.labels[way], rest.labels[after]], axis=1)
+        return Segment(self.start[way], labels, rest.end[after], rest.states)
+
+
 @dataclass(frozen=True, eq=False)
 class PlainRules:
     """All constraints of a query; everything satisfies none."""
@@ -163,23 +190,41 @@ class PlainRules:
             if np.array_equal(before, boxes):
                 return boxes
 
-    def points(self, sizes: Ints) -> Iterator[Ints]:
-        """Yield all feasible points of categorical variables, in batches."""
-        columns, width = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), int(sizes.sum())
-        together, owner = max(1, min(TOGETHER, MAX_COLUMNS // width)), np.repeat(np.arange(len(sizes)), sizes)
-        waiting = [np.ones((1, width), np.bool_)]
-        while waiting:
-            self.budget.need((len(waiting) + 16.0) * together * width, "the boxes of a listing")
-            boxes = self.narrowed(waiting.pop(), columns[:-1])
-            left = np.add.reduceat(boxes, columns[:-1], axis=1, dtype=np.int64)
-            is_point, is_open = np.all(left == 1, axis=1), np.all(left, axis=1)
-            if is_point.any():
-                yield np.nonzero(boxes[is_point])[1].reshape(-1, len(sizes)) - columns[:-1]
-            boxes, left = boxes[is_open & ~is_point], left[is_open & ~is_point]
-            mine = owner == np.argmax(left > 1, axis=1)[:, None]  # the columns of the variable to split
-            first = np.argmax(boxes & mine, axis=1)[:, None] == np.arange(width)
-            parts = np.concatenate([boxes & ~first, boxes & (~mine | first)])
-            waiting += [parts[at : at + together] for at in range(0, len(parts), together)]
+    def points(self, sizes: Ints, together: int = TOGETHER) -> Iterator[Ints]:
+        """Yield all feasible points of categorical variables, in batches of at most `together`.
+
+        Rejects more than MOST_POINTS, of the whole or of one half of the variables.
+        """
+        columns = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        box = self.narrowed(np.ones((1, columns[-1]), np.bool_), columns[:-1])[0]
+        left = [np.flatnonzero(part) for part in np.split(box, columns[1:-1])]
+        start = np.zeros((1, len(self.automata) + 1), np.int64)  # the last state is of no automaton
+        first = self._segment(range(len(sizes) // 2), left, start)
+        rest = self._segment(range(len(sizes) // 2, len(sizes)), left, first.states)
+        total = first.n_ways(rest, self.budget)
+        for at in range(0, total, together):
+            self.budget.look()
+            yield first.joined(rest, np.arange(at, min(at + together, total))).labels.astype(np.int64)
+
+    def _segment(self, places: range, left: Sequence[Ints], states: Ints) -> Segment:
+        """Return all ways through some variables from each of some joint states of the automata."""
+        if len(places) > 1:
+            half = len(places) // 2
+            first = self._segment(places[:half], left, states)
+            rest = self._segment(places[half:], left, first.states)
+            return first.joined(rest, np.arange(first.n_ways(rest, self.budget)))
+        own = left[places[0]] if places else np.zeros(1, np.int64)
+        self.budget.need(4.0 * FLOAT * states.size * len(own), "the joint states of constraints")
+        start, labels = np.repeat(np.arange(len(states)), len(own)), np.tile(own, len(states))
+        after = states[start]
+        for a, automaton in enumerate(self.automata if places else ()):
+            if places[0] in automaton.places:
+                table = automaton.tables[automaton.places.index(places[0])]
+                after[:, a] = table[after[:, a], labels]
+        alive = np.all(after >= 0, axis=1)
+        ends, end = np.unique(after[alive], axis=0, return_inverse=True)
+        small = np.uint8 if len(own) == 0 or own[-1] < 256 else np.int64
+        return Segment(start[alive], labels[alive, None][:, : len(places)].astype(small), end.reshape(-1), ends)
 
     def extended(self, problem: ReducedModel, answers: Ints) -> tuple[ReducedModel, Ints]:
         """Return a network of the feasible points alone, its counters queried too; and the answers there."""
@@ -258,7 +303,7 @@ class _Reader:
 
     def _sum(self, terms: Sequence[Term], low: float | None, high: float | None) -> Spec:
         """Return the automaton that adds the weights of states up to a number between two bounds."""
-        places = list(dict.fromkeys(place for place, _, _ in terms))
+        places = sorted({place for place, _, _ in terms})
         added = [[Fraction(0)] * len(self.states[place]) for place in places]
         for place, at, weight in terms:
             added[places.index(place)][at] += Fraction(float(weight))
@@ -290,7 +335,8 @@ class _Reader:
     def _along(self, places: list[int], points: Iterable[Sequence[int]]) -> Spec:
         """Return the automaton of the listed points: its states are their first parts."""
         known: set[tuple[int, ...]] = set()
+        order = sorted(range(len(places)), key=places.__getitem__)
         for point in points:
             self.budget.need(STATE_COST * len(known) * len(places), "the rows of a constraint")
-            known.update(tuple(point[:i]) for i in range(1, len(places) + 1))
-        return places, (), lambda path, i, at: (*path, at) if (*path, at) in known else None
+            known.update(tuple(point[k] for k in order[:i]) for i in range(1, len(places) + 1))
+        return sorted(places), (), lambda path, i, at: (*path, at) if (*path, at) in known else None

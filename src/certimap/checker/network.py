@@ -305,6 +305,15 @@ class PlainNetwork:
     def smallest_hidden(self) -> int:
         return min(self.hidden, key=lambda u: (self.size_around(u), u))
 
+    def sum_out(self, order: Sequence[int]) -> list[int]:
+        """Sum out the hidden variables, those in `order` first; return the entries of each sum's table."""
+        listed, entries = [v for v in dict.fromkeys(order) if v in self.hidden][::-1], list[int]()
+        while self.hidden:
+            v = listed.pop() if listed else self.smallest_hidden()
+            entries.append(self.size_around(v))
+            self.eliminate(v)
+        return entries
+
     def eliminate(
         self, v: int, groups: Sequence[int] = (), shifts: Sequence[Floats] = (), weights: Sequence[float] = (1.0,)
     ) -> None:
@@ -414,10 +423,50 @@ def value_at(
     """Return the log value of a point, rounded to `side`; hidden variables in `order` are summed out first."""
     fixed = zip(problem.queried, point, strict=True)
     network = PlainNetwork.of(problem, side, budget).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
-    listed = [v for v in dict.fromkeys(order) if v in network.hidden][::-1]
-    while network.hidden:
-        network.eliminate(listed.pop() if listed else network.smallest_hidden())
+    network.sum_out(order)
     return network.bound()
+
+
+def work_of_a_point(problem: ReducedModel, order: Sequence[int]) -> tuple[int, int]:
+    """Return the entries of the largest table that a point's value takes, and the entries of all."""
+    network = PlainNetwork.of(problem).keep({v: np.arange(problem.sizes[v]) == 0 for v in problem.queried})
+    entries = network.sum_out(order)
+    return max(entries, default=1), len(problem.tables) + sum(entries)
+
+
+def bounds_at(
+    problem: ReducedModel, points: Ints, order: Sequence[int], budget: CheckBudget | None = None
+) -> Floats:
+    """Return upper bounds on the log values of points, shape (batch,), about as close as `value_at`.
+
+    The points are the states of one more variable, on which each table with queried variables depends instead.
+    """
+    row, place = len(problem.sizes), {v: k for k, v in enumerate(problem.queried)}
+    columns, total, reach = np.ascontiguousarray(points.T), np.zeros(len(points)), 0.0
+    tables: list[PlainTable] = []
+    for table in problem.tables:
+        seen, hidden = ([v for v in table.scope if (v in place) == is_seen] for is_seen in (True, False))
+        if not seen:
+            tables.append(table)
+            continue
+        logs = table.logs.transpose([table.scope.index(v) for v in (*seen, *hidden)])
+        at = np.zeros(len(points), np.int64)
+        for v in seen:
+            at = at * problem.sizes[v] + columns[place[v]]
+        chosen = logs.reshape(-1, *logs.shape[len(seen) :])[at]
+        if hidden:
+            tables.append(PlainTable((row, *hidden), chosen))
+        else:
+            total += chosen
+            reach += float(np.max(np.abs(logs), where=np.isfinite(logs), initial=0.0))
+    total += (4.0 + len(problem.tables)) * UNIT * reach  # what additions may have rounded down
+    tables.append(PlainTable((row,), total))
+    sizes = [*problem.sizes, len(points)]
+    network = PlainNetwork.of(
+        ReducedModel(tables, sizes, [row], problem.log_constant, problem.log_slack), budget=budget
+    )
+    network.sum_out(order)
+    return network.bounds()[1][row]
 
 
 def boxes_beside(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from certimap.checker.boxes import caps_of, check_boxes, check_every_point, check_residual, read_points
 from certimap.checker.buckets import ProofBuckets
 from certimap.checker.circuit import circuit_of, read_graph, values_at
-from certimap.checker.constraints import PlainRules
+from certimap.checker.constraints import TOGETHER, PlainRules
 from certimap.checker.elimination import check_vectors
 from certimap.checker.file import Proof
 from certimap.checker.leaves import edges_of, in_cells, with_own_codes
@@ -38,7 +38,7 @@ from certimap.checker.models import (
     stored_tables,
     tables_of,
 )
-from certimap.checker.network import boxes_beside, value_at
+from certimap.checker.network import bounds_at, boxes_beside, value_at, work_of_a_point
 from certimap.checker.normals import normals_of
 from certimap.checker.numbers import UNIT, Floats, Ints
 from certimap.checker.steps import check_steps
@@ -52,6 +52,7 @@ BOUNDING = "steps"  # the only method that also proves bounds alone
 DIGITS = 60
 MARGIN = Decimal(10) ** -40  # relative; far above what 60 digits lose in a model this small
 MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variables times tables
+LISTED_ENTRIES = 2**22  # of a sum's table, for all points of a batch
 WORK_COST = 160  # bytes of a number of 60 digits
 Values = Iterator[tuple[tuple[int, ...], Decimal]]
 
@@ -534,8 +535,10 @@ def _listed(problem: ReducedModel, claim: Claim, proof: Proof, budget: CheckBudg
     order, known = _order_in(proof, problem), {tuple(answer) for answer in claim.answers.tolist()}
     log_value = claim.least([value_at(problem, answer, -1, order, budget) for answer in known])
     threshold = claim.threshold(log_value)
-    for points in claim.rules.points(claim.question.query_sizes):
-        for point in points.tolist():
+    together = max(1, min(TOGETHER, LISTED_ENTRIES // work_of_a_point(problem, order)[0]))
+    for points in claim.rules.points(claim.question.query_sizes, together):
+        is_near = ~(bounds_at(problem, points, order, budget) <= threshold)
+        for point in points[is_near].tolist():
             if tuple(point) not in known and not value_at(problem, point, 1, order, budget) <= threshold:
                 raise Rejected(f"the joint state {point} is worth more than the claim allows")
     return log_value

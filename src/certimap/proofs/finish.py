@@ -18,7 +18,7 @@ from certimap.checker.file import read_within
 from certimap.checker.leaves import NAMES
 from certimap.checker.models import BYTES, SECONDS, CheckBudget, ReducedModel, Rejected, reduce, tables_of
 from certimap.checker.models import Question as Asked
-from certimap.checker.network import boxes_beside, value_at
+from certimap.checker.network import boxes_beside, value_at, work_of_a_point
 from certimap.checker.numbers import UNIT
 from certimap.checker.verdict import LARGEST_TOLERANCE
 from certimap.circuits.circuit import Circuit, NodeKind
@@ -160,7 +160,7 @@ WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networ
 NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"
 NOT_ELIMINATED = "no elimination of {:.0f} s and {:,} bytes proves it; a higher time_limit or max_proof may help"
 EASY = 0.5  # seconds of solving; below, the checker finds the relevant vectors itself
-MOST_LISTED = 2_000_000  # assignments that the checker evaluates, times tables; about 0.1 ms each
+MOST_LISTED = 1e9  # assignments that the checker evaluates, times table entries: 10 to 20 s
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
@@ -248,8 +248,10 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
         log_value = min(values)
         draft = Proof({"method": "steps", **_own_value(result, values[0])}, {})
         is_listed = query.rules is not None and certificate.rule is Rule.ENUMERATION
-        if is_listed and result.n_evaluations * len(checked.tables) <= MOST_LISTED:
-            return Proof({**draft.meta, "method": "listing"}, order)
+        if is_listed:
+            free = reduced_network(model, replace(query, rules=None))
+            if result.n_evaluations * work_of_a_point(free, order["order"].tolist())[1] <= MOST_LISTED:
+                return Proof({**draft.meta, "method": "listing"}, order)
         if certificate.kind is CertificateKind.NONE:
             found, stated = bounded(checked, Script(math.inf, control, max_bytes)), {}
         else:

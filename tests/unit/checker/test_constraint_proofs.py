@@ -11,7 +11,8 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.constraints import PlainRules
-from certimap.checker.models import CheckBudget, Question, Rejected
+from certimap.checker.models import CheckBudget, PlainTable, Question, ReducedModel, Rejected
+from certimap.checker.network import bounds_at, value_at
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap_lab.constraints import all_hold, forged, random_constraints
 from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, by_steps, failures, random_case, solved
@@ -186,20 +187,53 @@ def test_densities_of_labels_and_numbers_are_proved_under_constraints():
         assert not cm.check(model, Proof({**found.proof.meta, "constraints": said}, found.proof.arrays)).accepted
 
 
-def test_networks_too_wide_to_eliminate_are_listed():
+@pytest.mark.parametrize("n_hidden", [0, 4])
+def test_networks_too_wide_to_eliminate_are_listed(n_hidden):
     """Every two of 26 variables share a table, and one of them is in its second state."""
     rng, names = np.random.default_rng(2), [f"v{k}" for k in range(26)]
     domain = cm.Domain([cm.Categorical(name, ["no", "yes"]) for name in names])
     pairs = itertools.combinations(range(len(names)), 2)
     model = cm.MarkovNetwork(domain, [cm.Factor(pair, rng.gamma(1.0, size=(2, 2)) + 0.1) for pair in pairs])
-    rule = cm.Exactly(1, names, "yes")
-    found = cm.map_query(model, names, epsilon=0, delta=0, solver="exhaustive", proof=True, constraints=[rule])
+    asked = names[n_hidden:]
+    rule = cm.Exactly(1, asked, "yes")
+    found = cm.map_query(model, asked, epsilon=0, delta=0, solver="exhaustive", proof=True, constraints=[rule])
     assert found.proof.meta["method"] == "listing"
     assert cm.check(model, found.proof).accepted
-    worse = {**dict.fromkeys(names, "no"), next(n for n in names if found.assignment[n] == "no"): "yes"}
     claim = {**found.proof.meta["claim"], "log_joint": None}
-    verdict = cm.check(model, Proof({**found.proof.meta, "answer": worse, "claim": claim}, found.proof.arrays))
-    assert "is worth more than the claim allows" in verdict.message
+    for name in asked:
+        answer = {**dict.fromkeys(asked, "no"), name: "yes"}
+        verdict = cm.check(
+            model, Proof({**found.proof.meta, "answer": answer, "claim": claim}, found.proof.arrays)
+        )
+        assert verdict.accepted == (answer == found.assignment)
+        assert verdict.accepted or "is worth more than the claim allows" in verdict.message
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_of_many_points_lie_just_above_their_values(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 4, 8).tolist()
+    queried = rng.choice(8, 4, replace=False).tolist()
+    scopes = [tuple(rng.choice(8, int(rng.integers(1, 4)), replace=False).tolist()) for _ in range(12)]
+    scopes += [tuple(queried[:2]), (next(v for v in range(8) if v not in queried),)]
+    shapes = [[sizes[v] for v in scope] for scope in scopes]
+    logs = [np.where(rng.random(s) < 0.05, -np.inf, 10.0 ** (seed % 5) * rng.normal(size=s)) for s in shapes]
+    problem = ReducedModel(list(map(PlainTable, scopes, logs)), sizes, queried, float(rng.normal()), 1e-14)
+    points = np.array(list(itertools.product(*(range(sizes[v]) for v in queried))), np.int64)
+    found = bounds_at(problem, points, rng.permutation(8)[:3].tolist())
+    low, high = (np.array([value_at(problem, point, side) for point in points.tolist()]) for side in (-1, 1))
+    assert np.all(found >= low)
+    near = 1e-12 * (1.0 + np.abs(high[high > -np.inf]).max(initial=0.0))
+    assert np.all((found <= high + near) | (high == -np.inf))
+    assert np.array_equal(found == -np.inf, high == -np.inf)
+
+
+def test_lists_of_assignments_are_limited(monkeypatch):
+    rules = rules_of([{**AT_MOST, "k": 1}], {name: ["no", "yes"] for name in FAULTS})
+    assert sum(len(points) for points in rules.points(np.full(5, 2), together=4)) == 6
+    monkeypatch.setattr("certimap.checker.constraints.MOST_POINTS", 5)
+    with pytest.raises(Rejected, match="more than 5 assignments"):
+        list(rules.points(np.full(5, 2)))
 
 
 def test_hidden_trees_are_searched_and_proved_with_counters():
