@@ -57,11 +57,16 @@ def test_explanations_and_pages_keep_constraints_and_interventions(examples, tmp
     assert found["answer"]["assignment"] == {"lung": "yes", "bronc": "yes"}
     assert found["lead"]["runner_up"] == {"lung": "yes", "bronc": "no"}  # others do not satisfy them
     answer, page = tmp_path / "answer.json", tmp_path / "page.html"
-    assert main(["solve", *asking, *rules, "--explain", "-o", str(answer)]) == 0
+    assert main(["solve", *asking, *rules, "--explain", "--top-mass", "0.9", "-o", str(answer)]) == 0
     assert main(["report", str(answer), "-o", str(page)]) == 0
     shown = html.unescape(page.read_text())
     assert "after do(smoke='yes')" in shown
     assert "Never({'lung': 'no', 'bronc': 'yes'})" in shown
+    p = cm.marginals(cm.read(examples / "asia.bif").do(smoke="yes"), "lung", {"dysp": "yes"})["lung"]["yes"]
+    assert f"2 assignments hold {p:.6g} of the 0.9 asked for" in shown
+    capsys.readouterr()
+    assert main(["explain", *asking, "--never", "lung=no", "--never", "bronc=yes", "--entries", "0"]) == 0
+    assert "No other assignment is possible under them" in capsys.readouterr().out
     assert main(["explain", *asking, "--never", "lung=maybe"]) == 2
 
 
@@ -71,6 +76,7 @@ def test_explanations_and_pages_keep_constraints_and_interventions(examples, tmp
         (["--at-most", "a,b=yes"], "K:A,B,C=STATE"),
         (["--at-most", "1:a,d=yes"], "'d'"),
         (["--never", "a=maybe"], "'maybe'"),
+        (["--constraints", "none.json"], "none.json: cannot be read: No such file"),
         (["--never", "a=no", "--never", "a=yes"], "no possible assignment"),
         (["--never", "a=no", "--at-most", "0:a,b=yes"], "no possible assignment"),
     ],

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.certify import bounds
 from certimap.core.control import Control, TimeUp
-from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
 from certimap.core.query import Query
 from certimap.core.result import HistoryEntry, MapResult
-from certimap.errors import ModelError, QueryError, SolverError
-from certimap.solvers.covering import TOO_WIDE
+from certimap.errors import ModelError, SolverError
 from certimap.solvers.driver import UNFOUND
 from certimap.solvers.registry import SMALL_SPACE
 from certimap.solvers.request import Request
@@ -32,21 +30,14 @@ QUICKLY_LISTED, LISTED_WORK = 1e7, 1e9  # table entries visited: with no look fo
 DEARER = 50.0  # times an entry visited by listing, an entry of a table that elimination makes
 
 
-def rules_of(domain: Domain, constraints: Sequence[Constraint]) -> Rules | None:
-    """Return constraints on a posterior's variables as rules; None without any."""
-    if not constraints:
-        return None
-    from certimap.core.rules import Rules
-
-    return Rules.of(domain, constraints)
-
-
-def under(posterior: Posterior, rules: Rules | None) -> Posterior:
+def under(posterior: Posterior, rules: Rules | Sequence[Constraint] | None) -> Posterior:
     """Return a posterior under constraints, if there are any."""
-    if rules is None:
+    if not rules:
         return posterior
     from certimap.core.constrained import ConstrainedPosterior
+    from certimap.core.rules import Rules
 
+    rules = rules if isinstance(rules, Rules) else Rules.of(posterior.domain, rules)
     return ConstrainedPosterior(posterior, rules)
 
 
@@ -151,17 +142,14 @@ def wants_under(model: Model, query: Query, wants: Sequence[Capability | str] | 
 
 
 def total_of(model: Model, query: Query, control: Control) -> Total | None:
-    """Return ln p(e) of the model behind a network with counters, None for other models; raises QueryError."""
+    """Return ln p(e) of the model behind a network with counters; None of others, and where it takes too long."""
     if not network_of(model, query)[1]:
         return None
     from certimap.networks.constrained import log_evidence_of_whole
 
     network = _as_network(model, control)
     assert network is not None
-    total = log_evidence_of_whole(network, query, control)
-    if total is None:
-        raise QueryError(TOO_WIDE)
-    return total
+    return log_evidence_of_whole(network, query, control)
 
 
 def signed_under(
@@ -177,12 +165,7 @@ def signed_under(
         return found
     if found.log_joint == -math.inf:
         raise SolverError(UNFOUND)
-    from certimap.networks.constrained import log_evidence_of_whole
-
-    network = _as_network(model, control)
-    assert network is not None
-    total = log_evidence_of_whole(network, query, control)
-    log_evidence, value, upper = None, None, None
+    log_evidence, value, upper, total = None, None, None, total_of(model, query, control)
     if total is not None:
         log_evidence, value = total.log_value, min(found.log_joint - total.log_value, 0.0)
         if found.log_joint_upper_bound is not None:
@@ -204,9 +187,5 @@ def signed_under(
 
 
 def _shifted(entry: HistoryEntry, shift: float) -> HistoryEntry:
-    return replace(
-        entry,
-        log_prob=entry.log_prob + shift,
-        log_upper_bound=entry.log_upper_bound + shift,
-        log_open_mass=entry.log_open_mass + shift,
-    )
+    best, upper, mass = entry.log_prob + shift, entry.log_upper_bound + shift, entry.log_open_mass + shift
+    return replace(entry, log_prob=best, log_upper_bound=upper, log_open_mass=mass)

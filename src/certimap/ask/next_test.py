@@ -94,7 +94,7 @@ def next_test(
     source, limits, names = as_model(model), limits_of(workers, time_limit, max_memory), list[str](names_of(query))
     given = dict(items_of(settled(source, evidence, limits)))
     tests, accepted = _candidates(source, names, candidates, given), "a positive number for each candidate"
-    listed_costs = dict(items_of(costs))
+    listed_costs = {source.domain[name].name: price for name, price in items_of(costs)}
     prices = {name: listed_costs.get(name) for name in tests if costs is not None}
     for name, price in prices.items():
         if not 0.0 < check_number(f"the cost of {name!r}", price, accepted, QueryError) < math.inf:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from certimap.ask.conflicts import with_conflict
-from certimap.ask.constrained import network_of, posed, rules_of, signed_under, total_of, under, wants_under
+from certimap.ask.constrained import network_of, posed, signed_under, total_of, under, wants_under
 from certimap.core.arguments import shown
 from certimap.core.control import Control, Limits, TimeUp, controlled_by
 from certimap.core.model import Model
@@ -111,7 +111,7 @@ class Session:
             from certimap.circuits.tensors import on_device
 
             posterior = on_device(posterior, limits.device)
-        return under(posterior, rules_of(posterior.domain, self.request.constraints))
+        return under(posterior, self.request.constraints)
 
     def quick_posterior(self, query: Query | None, control: Control) -> Posterior:
         """Return a quickly made posterior on which some solver finds answers; raise ModelError without one."""

@@ -135,12 +135,15 @@ class Explanation:
             yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
             yield f"  proved: {self.answer.certificate.kind}"
         yield from (f"Under {rule!r}" for rule in self.answer.constraints)
-        if self.lead is not None:
+        if self.lead is not None and self.lead.nats < math.inf:
             times = math.exp(min(self.lead.nats, 700.0))
             yield ""
             yield f"Lead over the runner-up: {times:.6g} times as probable (proved: {self.lead.kind})"
             other, own = self.lead.runner_up, self.answer.assignment.items()
             yield from aligned(((n, str(s), "->", str(other[n])) for n, s in own if other[n] != s), "  ")
+        elif not self.answer.is_density:
+            yield ""
+            yield "No other assignment is possible" + (" under them" if self.answer.constraints else "")
         yield ""
         yield "Observations that the answer hangs on"
         turning = [s for s in self.removed if s.changes]

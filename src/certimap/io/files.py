@@ -119,8 +119,9 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
 
 def parsed_json(path: AnyPath, encoding: str | None = None) -> Any:
     """Return the content of a JSON file; ParseError for any other."""
+    text = read_text(path, encoding)
     try:
-        return json.loads(read_text(path, encoding))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
     except RecursionError:

@@ -20,7 +20,6 @@ from certimap.solvers import driver
 from certimap.solvers.registry import resolve
 from certimap.solvers.request import Request
 
-TOO_WIDE = "top_mass needs p(e), and the model is too wide to sum; ask for top_k assignments"
 FIRST, MOST = 16, 1024  # answers of the first list, and of the last one unless top_k is given
 _ON = (Status.CERTIFIED, Status.HEURISTIC)  # after which a longer list may be asked for
 
@@ -45,9 +44,11 @@ def run(
     facts, domain, started = posterior.facts, posterior.domain, time.perf_counter()
     if facts.is_density:
         raise QueryError("top_mass adds up probabilities, and a real variable has a density; query others")
-    knows = total is not None or facts.is_normalised or facts.log_evidence is not None
+    own = facts.is_normalised or facts.log_evidence is not None
+    counted = request.constraints and not isinstance(posterior, ConstrainedPosterior)
+    knows = total is not None if counted else own
     if isinstance(posterior, TwoSided) or not knows:
-        raise QueryError(TOO_WIDE)
+        raise QueryError("top_mass needs p(e), and the model is too wide to sum; ask for top_k assignments")
     n_points = math.ceil(math.exp(min(domain.log_size, 60.0)) - 0.5)
     if isinstance(posterior, ConstrainedPosterior):
         n_points = int(min(n_points, max(1, posterior.rules.most)))

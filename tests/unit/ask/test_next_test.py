@@ -143,6 +143,7 @@ def test_costs_order_and_wrong_ones_are_refused(examples):
         (["nope"], None, "'nope' is no variable of the model"),
         (["dysp"], None, "candidate 'dysp' is observed already"),
         (["lung"], None, "candidate 'lung' is queried already"),
+        ("xray", {"xray": 1, "xrey": 2}, "'xrey' is no variable"),
         ("xray", {}, "the cost of 'xray' is None; expected a positive number for each candidate"),
         ("xray", {"xray": math.nan}, "the cost of 'xray' is nan; expected"),
         ("xray", {"xray": -1.0}, "the cost of 'xray' is -1.0; expected"),

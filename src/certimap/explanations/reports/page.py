@@ -17,7 +17,7 @@ from certimap.ask.replay import read_records
 from certimap.core.arguments import Record
 from certimap.core.constraints import constraints_of
 from certimap.core.domain import Label
-from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
+from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status, TopMass
 from certimap.core.summary import (
     certificate_sentence,
     facts_of,
@@ -53,6 +53,8 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
         kept["seconds"] = float(record["seconds"])
         kept |= {name: int(record[name]) for name in ("n_draws", "n_evaluations")}
         kept["constraints"] = constraints_of(record.get("constraints") or [])
+        if record.get("top_mass") is not None:
+            kept["top_mass"] = TopMass(**record["top_mass"])
         if record.get("top") is not None:
             kept["top"] = [(dict(assignment), _finite(value, -math.inf)) for assignment, value in record["top"]]
         return MapResult(**kept)
@@ -164,11 +166,12 @@ def why(explained: Explanation) -> str:
 
 def _lead(explained: Explanation) -> str:
     lead = explained.lead
+    which = " that satisfies the constraints" if explained.answer.constraints else ""
     if lead is None:
-        return "<p>There is no other assignment.</p>"
+        return "" if explained.answer.is_density else f"<p>There is no other assignment{which}.</p>"
     answer = explained.answer.assignment if explained.superseded is None else None
     if lead.nats == math.inf:
-        return f"<p>No other assignment is possible ({_proof(lead.kind)}).</p>"
+        return f"<p>No other assignment{which} is possible ({_proof(lead.kind)}).</p>"
     changes = {n: s for n, s in lead.runner_up.items() if answer is None or s != answer[n]}
     where = f"the next best, which has {escaped(_changes(changes))}"
     if lead.nats == 0.0:
