@@ -137,8 +137,8 @@ READERS = {  # module and function here, by the package of an object's class
     "pyAgrum": "networks:read_pyagrum",
     "pomegranate": "sequences:read_pomegranate",
     "hmmlearn": "sequences:read_hmmlearn",
-    "sklearn_crfsuite": "chains:read_crf",
-    "torchcrf": "chains:read_crf",
+    "sklearn_crfsuite": "sequences:read_crf",
+    "torchcrf": "sequences:read_crf",
     "spflow": "tensors:read_spflow",
     "cirkit": "tensors:read_cirkit",
     "pysdd": "pysdd_nodes:convert",
@@ -186,10 +186,9 @@ def from_object(
         Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
         scikit-learn without feature names); by default "0", "1", ...
     observations
-        One sequence, which makes a chain of the states alone (`linear_chain`): for a hidden Markov model rows of
-        features as its library takes them (a row of NaN is a missing one), so that `log_joint` is ln p(states,
-        observations); for a CRF of sklearn-crfsuite the features of each step, for one of pytorch-crf the
-        emissions, shape (steps, K).
+        One sequence, read as a chain of its states (`linear_chain`): rows of features for hmmlearn, of NaN where
+        missing (`log_joint` is ln p(states, observations)); the features of each step for a CRF of
+        sklearn-crfsuite; emissions, shape (steps, K), for one of pytorch-crf.
     lengths
         Of several sequences, one after the other in `observations`: a list of models is returned.
 
@@ -213,11 +212,12 @@ def from_object(
     rounding.
     """
     if lengths is not None:
-        rows = observations.to_numpy() if hasattr(observations, "to_numpy") else observations
-        ends = np.cumsum(np.asarray(lengths, np.int64)).tolist()
-        if not ends or min(lengths) < 1 or ends[-1] != len(rows):
-            raise ModelError(f"lengths add to {ends[-1:]}; expected numbers from 1 that add to {len(rows)}")
-        return [from_object(x, observations=rows[a:b]) for a, b in itertools.pairwise([0, *ends])]
+        ends = [0, *itertools.accumulate(lengths)]
+        if min(lengths, default=0) < 1 or ends[-1] != len(observations):
+            raise ModelError(
+                f"lengths is {list(lengths)}; expected numbers from 1 that add to {len(observations)}"
+            )
+        return [from_object(x, observations=observations[a:b]) for a, b in itertools.pairwise(ends)]
     if isinstance(x, Model):
         if steps is not None or names is not None or observations is not None:
             raise ModelError(
@@ -228,11 +228,10 @@ def from_object(
     if reader is None:
         raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
     wishes = Wishes(steps, None if names is None else list(names), observations)
-    of_sequence = [name for name, value in (("steps", steps), ("observations", observations)) if value is not None]
-    if of_sequence and not any("HMM" in name or "CRF" in name for name in classes_of(x)):
-        raise ModelError(f"{of_sequence[0]} is of a hidden Markov model or a CRF; a {kind_of(x)} has none")
-    if len(of_sequence) > 1:
-        raise ModelError("steps and observations are given; expected one, as a sequence has its own length")
+    given = (steps is not None) + (observations is not None)
+    if given > any("HMM" in name or "CRF" in name for name in classes_of(x)):
+        of = "a hidden Markov model takes one of them, a CRF observations, other models neither"
+        raise ModelError(f"steps or observations are given with a {kind_of(x)}; {of}")
     convert = at(f"certimap.interop.{reader}")
     try:
         reading: Reading = convert(x, wishes)

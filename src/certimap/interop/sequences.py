@@ -1,4 +1,4 @@
-"""Hidden Markov models of hmmlearn and pomegranate, and pomegranate's other networks.
+"""Hidden Markov models of hmmlearn and pomegranate, conditional random fields, and pomegranate's networks.
 
 With a sequence of observations, a model becomes a chain of log scores, and its library computes the scores of each
 step; without one, the observations of a fixed number of steps are variables too.
@@ -18,17 +18,18 @@ import numpy as np
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arguments import check_whole
 from certimap.core.arrays import Floats
-from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.domain import Categorical, Domain, Label, Real, Variable
 from certimap.core.logs import log_of
 from certimap.core.model import Model
 from certimap.errors import ModelError
 from certimap.interop import reading
-from certimap.interop.chains import MOST_STATES, Scores, read_scores
 from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, numbers
 from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.chains import linear_chain
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
 
+MOST_STATES = 512  # up to this many hidden states, sequences of two steps are compared; beyond, of one step
 _ACCEPTED = "expected CategoricalHMM, GaussianHMM, GMMHMM, MultinomialHMM, PoissonHMM or a variational one"
 _HMMS = {"DenseHMM", "SparseHMM"}
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
@@ -51,29 +52,33 @@ def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
     return rows / totals
 
 
-def seen_by(chain: Chain, emission: Callable[[Floats], Any]) -> Callable[[Floats], Scores]:
-    """Return a function that scores observations, shape (steps, features); a row of NaN is a missing one.
+def read_scores(
+    unary: Callable[[Any], Floats], pairwise: Floats, observations: Any, theirs: Callable[[Any, Floats], Any], *,
+    labels: Sequence[Label] | None = None, summed: bool = True,
+) -> Reading:  # fmt: skip
+    """Return the chain of a sequence of observations, with one of its first steps for comparison.
 
-    `emission`: returns the log-likelihoods of complete observations, shape (n, K).
+    `unary`: returns the log scores of observations. `theirs`: the library's log value of observations if `summed`,
+    else the log probabilities of their states, shape (n, steps).
     """
+    first = observations[~np.isnan(observations).any(axis=1)] if summed else observations
+    first = first[: 2 if len(pairwise) <= MOST_STATES else 1]
+    if not len(first):
+        raise ModelError("no complete observation is given; expected one at least")
+    model = linear_chain(unary(observations), pairwise, states=labels)
+    compared = linear_chain(unary(first), pairwise)
+    log_total = 0.0 if summed else compared.log_partition
 
-    def score(rows: Floats) -> Scores:
-        is_seen = ~np.isnan(rows).all(axis=1)
-        unary = np.zeros((len(rows), len(chain.start)))
-        if np.any(is_seen):
-            unary[is_seen] = numbers(emission(rows[is_seen]))
-        unary[0] += log_of(chain.start)
-        if chain.end is not None:
-            unary[-1] += log_of(chain.end)
-        return Scores(unary, log_of(chain.move))
+    def values(points: Floats) -> Any:
+        return theirs(first, points) + np.full(len(points), log_total)
 
-    return score
+    return Reading(model, values, compared, hidden=range(len(first) if summed else 0))
 
 
 def observed(x: Any, wishes: Wishes) -> Floats | None:
     """Return a sequence of observations, shape (steps, features), if one is given."""
     if wishes.names is not None:
-        raise ModelError("a hidden Markov model names its variables state0, symbol0, ...; leave names out")
+        raise ModelError(f"a {kind_of(x)} names its variables state0, symbol0, ...; leave names out")
     if wishes.observations is None:
         return None
     rows = numbers(wishes.observations)
@@ -85,10 +90,10 @@ def observed(x: Any, wishes: Wishes) -> Floats | None:
 
 def steps_of(x: Any, wishes: Wishes) -> int:
     """Return the given length; raises ModelError without one."""
+    observed(x, wishes)
     if wishes.steps is None:
         text = f"a {kind_of(x)} stands for sequences of any length"
-        more = "steps=...) reads it for one length, observations=...) for one sequence"
-        raise ModelError(f"{text}; certimap.from_object(model, {more}")
+        raise ModelError(f"{text}; certimap.from_object(model, steps=...) reads it for one length")
     return check_whole("steps", wishes.steps, "a whole number from 1", ModelError, low=1)
 
 
@@ -174,15 +179,22 @@ def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
     counts = kind not in ("GaussianHMM", "GMMHMM")
 
     def given(rows: Floats) -> Any:
-        return _whole(rows, x) if counts else rows
+        if counts and not np.all(
+            (rows >= 0.0) & (rows == np.floor(rows))
+        ):  # hmmlearn takes -1 for the last symbol
+            raise ModelError(f"observations of a {kind_of(x)} are whole numbers from 0; another number was given")
+        return rows.astype(np.int64) if counts else rows
 
-    rows = observed(x, wishes)
-    if rows is not None:
-        emission = attribute(x, "_compute_log_likelihood")
-        return read_scores(
-            seen_by(chain, lambda seen: emission(given(seen))), rows,
-            lambda first, points, _: np.full(len(points), x.score(given(first))), summed=True,
-        )  # fmt: skip
+    if (rows := observed(x, wishes)) is not None:
+
+        def unary(rows: Floats) -> Floats:
+            is_seen = ~np.isnan(rows).all(axis=1)  # a row of NaN is a missing observation
+            scores = np.zeros((len(rows), len(chain.start)))
+            scores[is_seen] = attribute(x, "_compute_log_likelihood")(given(rows[is_seen]))
+            scores[0] += log_of(chain.start)
+            return scores
+
+        return read_scores(unary, log_of(chain.move), rows, lambda first, _: x.score(given(first)))
     steps, n_states = steps_of(x, wishes), len(chain.start)
 
     def theirs(sequences: Floats) -> list[float]:
@@ -192,24 +204,16 @@ def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
         emission = _rows(x, "emissionprob_")
         return read_sequence(lambda t: discrete_chain(chain, [emission], t), n_states, steps, theirs)
     if counts or x.covariance_type not in ("diag", "spherical"):
-        about = "counts" if counts else f"covariance_type={x.covariance_type!r}"
-        text = f"a {kind_of(x)} with {about} can be read for one sequence only"
-        raise ModelError(f"{text}; expected observations=..., as circuits have leaves of single variables")
+        what = "counts" if counts else f"covariance_type={x.covariance_type!r}"
+        raise ModelError(f"a {kind_of(x)} with {what} is read for one sequence alone; expected observations=...")
     means = _fitted(x, "means_")
-    emit = _mixed(x, means) if kind == "GMMHMM" else _gaussian(x, means)
+    # The property covars_ fails for fitted spherical covariances.
+    emit = _mixed(x, means) if kind == "GMMHMM" else _gaussian(means, _fitted(x, "_covars_"))
     return read_sequence(lambda t: real_chain(chain, means.shape[-1], emit, t), n_states, steps, theirs)
 
 
-def _whole(rows: Floats, x: Any) -> Any:
-    """Return symbols or counts as integers; hmmlearn would take -1 for the last symbol."""
-    if np.any(rows < 0.0) or np.any(rows != np.floor(rows)):
-        raise ModelError(f"observations of a {kind_of(x)} are whole numbers from 0; another number was given")
-    return rows.astype(np.int64)
-
-
-def _gaussian(x: Any, means: Floats) -> Emission:
-    """Read Gaussian emissions, means of shape (K, features)."""
-    variances = _fitted(x, "_covars_")  # the property covars_ fails for fitted spherical covariances
+def _gaussian(means: Floats, variances: Floats) -> Emission:
+    """Return Gaussian emissions, means of shape (K, features), variances of shape (K,), (K, 1) or the same."""
     sds = np.sqrt(np.broadcast_to(variances[:, None] if variances.ndim == 1 else variances, means.shape))
     return lambda builder, variables, state: gaussian_product(builder, variables, means[state], sds[state])
 
@@ -286,41 +290,22 @@ def _present(part: Any, name: str, what: str) -> Any:
 
 
 def _sequence(x: Any, wishes: Wishes) -> Reading:
-    parts, rows = _parts(x), observed(x, wishes)
+    parts, steps = _parts(x), steps_of(x, wishes)
     x = _unpacked(x)
     k = len(parts)
     chain = Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
     kinds = {type(part).__name__ for part in parts}
-    if rows is not None:
-        return _observed_sequence(x, chain, rows, np.int64 if kinds == {"Categorical"} else np.float32)
-    steps = steps_of(x, wishes)
     if kinds == {"Categorical"}:
         tables = _emissions(parts)
         return read_sequence(lambda t: discrete_chain(chain, tables, t), k, steps, partial(_log_probability, x))
     if kinds == {"Normal"} and all(attribute(p, "covariance_type") in ("diag", "sphere") for p in parts):
         means = np.array([numbers(_present(p, "means", "an emission")) for p in parts])
         variances = np.array([numbers(_present(p, "covs", "an emission")) for p in parts])
-        sds = np.sqrt(np.broadcast_to(variances.reshape(k, -1), means.shape))
-
-        def emission(builder: CircuitBuilder, variables: Any, state: int) -> int:
-            return gaussian_product(builder, variables, means[state], sds[state])
-
+        emission = _gaussian(means, variances.reshape(k, -1))
         theirs = partial(_log_probability, x, kind=np.float32)
         return read_sequence(lambda t: real_chain(chain, means.shape[1], emission, t), k, steps, theirs)
     text = f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}"
     raise ModelError(f"{text}; expected all Categorical, or all Normal with diagonal or spherical covariances")
-
-
-def _observed_sequence(x: Any, chain: Chain, rows: Floats, number: Any) -> Reading:
-    """Read a hidden Markov model of any emissions for one sequence; `number` is the type that they take."""
-
-    def emission(seen: Floats) -> Floats:
-        return np.stack([_log_probability(part, seen, number) for part in _parts(x)], axis=1)
-
-    def theirs(first: Floats, points: Floats, _: MarkovNetwork) -> Floats:
-        return np.tile(_log_probability(x, first[None], number), len(points))
-
-    return read_scores(seen_by(chain, emission), rows, theirs, summed=True)
 
 
 def _unpacked(x: Any) -> Any:
@@ -358,3 +343,54 @@ def _moves(x: Any, k: int) -> Floats:
     sources, targets = (numbers(attribute(x, f"_edge_idx_{e}")).astype(np.int64) for e in ("starts", "ends"))
     np.add.at(moves, (sources, targets), np.exp(numbers(attribute(x, "_edge_log_probs"))))
     return moves
+
+
+def read_crf(x: Any, wishes: Wishes) -> Reading:
+    """Read a conditional random field of sklearn-crfsuite or pytorch-crf, for one sequence."""
+    if wishes.observations is None or wishes.names is not None or "CRF" not in classes_of(x):
+        raise reading.refuse(x, "expected a CRF with observations=... of one sequence, and without names")
+    return (_torch_crf if reading.library_of(x) == "torchcrf" else _crfsuite)(x, wishes)
+
+
+def _crfsuite(x: Any, wishes: Wishes) -> Reading:
+    labels = tuple(reading.fitted(x, "classes_"))
+    at, moves = {label: i for i, label in enumerate(labels)}, np.zeros((len(labels), len(labels)))
+    for (before, after), weight in attribute(x, "transition_features_").items():
+        moves[at[before], at[after]] = weight
+    by_feature: dict[str, Floats] = {}
+    for (feature, label), weight in attribute(x, "state_features_").items():
+        by_feature.setdefault(feature, np.zeros(len(labels)))[at[label]] = weight
+    sequence_of = attribute(sys.modules["pycrfsuite"], "ItemSequence")
+
+    def unary(items: Any) -> Floats:
+        scores = np.zeros((len(items), len(labels)))
+        for row, item in zip(scores, sequence_of(items).items(), strict=True):
+            row += sum(value * by_feature.get(feature, 0.0) for feature, value in item.items())
+        return scores
+
+    def theirs(items: Any, points: Floats) -> Floats:
+        attribute(x, "tagger_.set")(sequence_of(items))
+        probability = attribute(x, "tagger_.probability")
+        return log_of(np.array([probability([labels[int(s)] for s in point]) for point in points]))
+
+    return read_scores(unary, moves, list(wishes.observations), theirs, labels=labels, summed=False)
+
+
+def _torch_crf(x: Any, wishes: Wishes) -> Reading:
+    start, end, moves = (numbers(attribute(x, f"{name}transitions")) for name in ("start_", "end_", ""))
+
+    def unary(rows: Floats) -> Floats:
+        ends = np.zeros((len(rows), len(start)))
+        ends[0] += start
+        ends[-1] += end
+        return rows + ends
+
+    def theirs(rows: Floats, points: Floats) -> Floats:
+        torch: Any = sys.modules["torch"]
+        axis = 0 if attribute(x, "batch_first") else 1
+        own = torch.as_tensor(np.stack([rows] * len(points), axis=axis), dtype=torch.float32)
+        tags = torch.as_tensor(points if axis == 0 else points.T, dtype=torch.int64)
+        with torch.no_grad():
+            return numbers(x(own, tags, reduction="none"))
+
+    return read_scores(unary, moves, observed(x, wishes), theirs, summed=False)

@@ -290,7 +290,7 @@ def _table_of_rows(domain: Domain, rows: Mapping[Any, Any]) -> Floats:
         if len(labels) != n_parents:
             raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; expected one per parent")
         index = tuple(_position(domain, v, label) for v, label in enumerate(labels))
-        values = _numbers_of(row, f"row {key!r} of {child!r}")
+        values = numbers_of(row, f"row {key!r} of {child!r}")
         if values.shape != (shape[-1],):
             raise ModelError(f"row {key!r} of {child!r} has shape {values.shape}; expected {shape[-1]} numbers")
         table[index], is_given[index] = values, True
@@ -306,7 +306,7 @@ def _table_of_rows(domain: Domain, rows: Mapping[Any, Any]) -> Floats:
 def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
     """Return a conditional table as a factor; errors name variables and states."""
     child = domain.names[scope[-1]]
-    values = _numbers_of(table, f"the table of {child!r}")
+    values = numbers_of(table, f"the table of {child!r}")
     expected = tuple(int(domain.n_states[v]) for v in scope)
     if values.shape != expected:
         axes = ", ".join(f"{domain.names[v]}: {k}" for v, k in zip(scope, expected, strict=True))
@@ -321,7 +321,8 @@ def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
     return Factor(scope, values)
 
 
-def _numbers_of(values: Any, name: str) -> Floats:
+def numbers_of(values: Any, name: str) -> Floats:
+    """Return numbers as an array; ModelError where there are none."""
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):

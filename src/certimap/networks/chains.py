@@ -11,7 +11,7 @@ from certimap.core.arguments import check_whole
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.errors import ModelError
-from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
+from certimap.networks.bayesian import ACCEPTED, BayesianNetwork, numbers_of
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
 
@@ -59,71 +59,58 @@ def hidden_markov_model(
     Returns
     -------
     BayesianNetwork or MarkovNetwork
-        Variables of states, then symbols, labels, and the hidden age0, ... (steps that a stay has lasted) and
-        new1, ... (whether a stay begins), which the states determine.
+        Variables of states, then symbols, labels, and with durations the hidden age0, ... (how many steps a stay
+        has lasted) and new1, ... (whether a stay begins), which the states determine.
 
-    Raises
-    ------
-    ModelError
-        When shapes do not fit, a row is no distribution, silent states are never left, or `steps` is below 1.
-
-    Notes
-    -----
-    Cost: linear in the steps. With durations, eliminations have tables of 2 K D max(K, D) entries (Yu 2010, Hidden
-    semi-Markov models).
+    Raises ModelError for other shapes, rows that are no distributions, and silent states that are never left.
+    Cost: linear in the steps; with durations tables have up to 2 K D max(K, D) entries (Yu 2010).
     """
-    if (emission is None) == (log_emission is None):
-        raise ModelError("expected one of emission, shape (K, M), and log_emission, shape (steps, K)")
-    first, move = numbers_of("start", start), numbers_of("transition", transition)
     soft = emission is None
-    emit = numbers_of("log_emission", log_emission, in_logs=True) if soft else numbers_of("emission", emission)
+    if soft == (log_emission is None):
+        raise ModelError("expected one of emission, shape (K, M), and log_emission, shape (steps, K)")
+    first, move = numbers_of(start, "start"), numbers_of(transition, "transition")
+    emit = numbers_of(log_emission, "log_emission") if soft else numbers_of(emission, "emission").T
     steps = len(emit) if soft and steps is None and emit.ndim else steps
     n = check_whole("steps", steps, "a whole number from 1", ModelError, low=1)
     k = len(first) if first.ndim == 1 else 0
-    own = (n, k) if soft else (k, emit.shape[-1] if emit.ndim else 0)
-    if k == 0 or move.shape not in ((k, k), (n - 1, k, k)) or emit.shape != own:
-        what, shape = ("log_emission", "(steps, K)") if soft else ("emission", "(K, M)")
-        raise ModelError(
-            f"start, transition and {what} have the shapes {first.shape}, {move.shape} and {emit.shape} "
-            f"for {n} steps; (K,), (K, K) or (steps - 1, K, K), and {shape} are expected"
-        )
-    for what, rows in (("start", first), ("transition", move)):
-        _no_empty_row(what, rows)
-    called, grouped = _labels(states, k, "states"), None if labels is None else _labels(labels, k, "labels")
-    stays = None if durations is None else _stays(durations, k)
-    quiet = _positions(silent, called)
-    if quiet:
-        if stays is not None:
-            raise ModelError("durations and silent states do not go together; expected one of them")
-        if np.any((emit[:, quiet] > -np.inf) if soft else emit[quiet] > 0.0):
-            raise ModelError(
-                f"the silent state {called[quiet[0]]!r} may emit; expected a row of zeros (-inf in logs)"
-            )
-        first, move = _without_silent(first, move, quiet, called)
-        left = [i for i in range(k) if i not in quiet]
-        called, emit = tuple(called[i] for i in left), emit[:, left] if soft else emit[left]
-        grouped = None if grouped is None else tuple(grouped[i] for i in left)
-    if not soft:
-        _no_empty_row("emission", emit)
+    is_move = move.shape in ((k, k), (n - 1, k, k))
+    if k == 0 or not is_move or emit.ndim != 2 or emit.shape[1] != k or (soft and len(emit) != n):
+        what = f"log_emission have the shapes {first.shape}, {move.shape} and {emit.shape}"
+        if not soft:
+            what = f"emission have the shapes {first.shape}, {move.shape} and {emit.T.shape}"
+        expected = f"(K,), (K, K) or (steps - 1, K, K), and {'(steps, K)' if soft else '(K, M)'} are expected"
+        raise ModelError(f"start, transition and {what} for {n} steps; {expected}")
+    _no_empty_row("start", first)
+    _no_empty_row("transition", move)
+    called = _labels(states, k, "states")
+    if not set(silent) <= set(called):
+        raise ModelError(f"silent is {tuple(silent)}; expected some of the states {called}")
+    quiet, left = ([i for i in range(k) if (called[i] in silent) == is_quiet] for is_quiet in (True, False))
+    if np.any(emit[:, quiet] > (-np.inf if soft else 0.0)):
+        raise ModelError(f"a silent state among {tuple(silent)} may emit; expected zeros (-inf in logs)")
+    if quiet and durations is not None:
+        raise ModelError("durations and silent states do not go together; expected one of them")
+    first, move = _bridged(first, move, quiet, called)
+    first, move, emit = first[left], move[..., left, :][..., left], emit[:, left]
     parts = _Parts(n)
-    state = parts.add(names[0], called)
+    state = parts.add(names[0], [called[i] for i in left], hidden=labels is not None)
     if not soft:
-        parts.join(emit, state, parts.add(names[1], _labels(symbols, emit.shape[1], "symbols")))
-    if grouped is not None:
-        distinct = tuple(dict.fromkeys(grouped))
-        parts.hidden.append(state)
-        parts.join(np.eye(len(distinct))[[distinct.index(g) for g in grouped]], state, parts.add(LABEL, distinct))
+        _no_empty_row("emission", emit.T)
+        parts.join(emit.T, state, parts.add(names[1], _labels(symbols, len(emit), "symbols")))
+    if labels is not None:
+        group = [_labels(labels, k, "labels")[i] for i in left]
+        distinct = tuple(dict.fromkeys(group))
+        parts.join(np.eye(len(distinct))[[distinct.index(g) for g in group]], state, parts.add(LABEL, distinct))
     parts.join(first, state[:1])
-    if stays is None:
+    if durations is None:
         parts.join(move, state[:-1], state[1:])
     else:
-        _join_stays(parts, state, move, stays)
-    hidden = [parts.variables[v].name for some in parts.hidden for v in some]
-    network = BayesianNetwork(Domain(parts.variables), parts.factors, hidden)
+        _join_stays(parts, state, move, numbers_of(durations, "durations"))
+    network = BayesianNetwork(Domain(parts.variables), parts.factors, parts.hidden)
     if not soft:
         return network
     likelihoods = [Factor.from_log((t,), row) for t, row in enumerate(emit)]
-    return MarkovNetwork(network.domain, [*network.factors, *likelihoods], hidden)
+    return MarkovNetwork(network.domain, [*network.factors, *likelihoods], parts.hidden)
 
 
 def linear_chain(
@@ -145,7 +132,7 @@ def linear_chain(
     Raises ModelError for other shapes, NaN and +inf. The network is unnormalised: `log_partition` is the log of
     the sum of the exponentials of all scores of paths (nats). Cost: linear in the steps.
     """
-    own, moves = numbers_of("unary", unary, in_logs=True), numbers_of("pairwise", pairwise, in_logs=True)
+    own, moves = numbers_of(unary, "unary"), numbers_of(pairwise, "pairwise")
     n, k = own.shape if own.ndim == 2 else (0, 0)
     if own.size == 0 or moves.shape not in ((k, k), (n - 1, k, k)):
         raise ModelError(
@@ -159,34 +146,27 @@ def linear_chain(
     return MarkovNetwork(Domain(parts.variables), parts.factors)
 
 
-def _without_silent(
-    start: Floats, move: Floats, quiet: Sequence[int], called: Sequence[Label]
-) -> tuple[Floats, Floats]:
-    """Return start and moves of the other states, paths through silent ones summed: each silent one is bridged.
+def _bridged(start: Floats, move: Floats, quiet: list[int], called: tuple[Label, ...]) -> tuple[Floats, Floats]:
+    """Return start and moves with silent states bridged one by one, so that paths through them are summed.
 
     All weights are positive and nothing is subtracted (Grassmann, Taksar, Heyman 1985), so zeros stay zeros.
     """
     start, move = start.copy(), move.copy()
     if move.ndim == 3 and np.any(start[quiet] > 0.0):
-        raise ModelError(
-            "start has weight on a silent state; expected none where each move has its own transition"
-        )
+        raise ModelError("start may be silent, and each move has its own transition; expected one or the other")
     for s in quiet:
-        onward = move[..., s, :].copy()
-        if np.any(np.abs(onward.sum(axis=-1) - 1.0) > ACCEPTED):
-            raise ModelError(
-                f"the transitions of silent state {called[s]!r} do not add to 1; expected probabilities"
-            )
+        onward, name = move[..., s, :].copy(), f"silent state {called[s]!r}"
+        if not np.all(onward >= 0.0) or np.any(np.abs(onward.sum(axis=-1) - 1.0) > ACCEPTED):
+            raise ModelError(f"the transitions of {name} are no distribution; expected numbers that add to 1")
         onward[..., s] = 0.0
         leaving = onward.sum(axis=-1, keepdims=True)
         if np.any(leaving == 0.0):
-            raise ModelError(f"silent state {called[s]!r} is never left; expected a way to states that emit")
+            raise ModelError(f"{name} is never left; expected a way to states that emit")
         onward /= leaving
         start += start[s] * (onward if move.ndim == 2 else 0.0)
         move += move[..., :, s : s + 1] * onward[..., None, :]
         start[s] = move[..., :, s] = 0.0
-    left = [i for i in range(len(start)) if i not in quiet]
-    return start[left], move[..., left, :][..., left]
+    return start, move
 
 
 class _Parts:
@@ -194,12 +174,13 @@ class _Parts:
 
     def __init__(self, steps: int) -> None:
         self.steps, self.variables, self.factors = steps, list[Categorical](), list[Factor]()
-        self.hidden = list[range]()
+        self.hidden = list[str]()
 
-    def add(self, pattern: str, states: Iterable[Label], first: int = 0) -> range:
+    def add(self, pattern: str, states: Iterable[Label], first: int = 0, *, hidden: bool = False) -> range:
         """Add a variable for each step from `first` on; return their positions."""
         at, own = len(self.variables), tuple(states)
         self.variables += [Categorical(pattern.format(t), own) for t in range(first, self.steps)]
+        self.hidden += [variable.name for variable in self.variables[at:] if hidden]
         return range(at, len(self.variables))
 
     def join(self, table: Floats, *columns: range, in_logs: bool = False) -> None:
@@ -213,62 +194,38 @@ class _Parts:
             self.factors += [first.part(scope, first.entries) for scope in scopes]
 
 
-def _stays(durations: Any, k: int) -> tuple[Floats, Floats]:
-    """Return how likely a stay goes on, and how likely it ends, after each number of steps; shapes (K, D)."""
-    rows = numbers_of("durations", durations)
-    if rows.ndim != 2 or len(rows) != k or rows.size == 0:
-        raise ModelError(f"durations has the shape {rows.shape}; expected ({k}, D), a row per state")
-    wrong = np.flatnonzero(np.abs(rows.sum(axis=1) - 1.0) > ACCEPTED)
-    if len(wrong):
-        raise ModelError(
-            f"row {wrong[0]} of durations adds to {rows[wrong[0]].sum():.10g}; expected 1 within 0.001"
-        )
-    lasting = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1]  # P(at least that many steps)
-    longer = np.concatenate([lasting[:, 1:], np.zeros((k, 1))], axis=1)
-    divisor = np.where(lasting > 0.0, lasting, 1.0)
-    return longer / divisor, np.where(lasting > 0.0, rows / divisor, 1.0)
-
-
-def _join_stays(parts: _Parts, state: range, move: Floats, stays: tuple[Floats, Floats]) -> None:
+def _join_stays(parts: _Parts, state: range, move: Floats, rows: Floats) -> None:
     """Join states by their durations: each state depends on the one before and on how long that has lasted."""
-    goes_on, ends = (rows[:, :, None] for rows in stays)
-    k, most = stays[0].shape
-    same = np.eye(k)
+    same = np.eye(move.shape[-1])
+    if rows.ndim != 2 or len(rows) != len(same) or rows.size == 0:
+        raise ModelError(f"durations has the shape {rows.shape}; expected ({len(same)}, D), a row per state")
+    right = (np.abs(rows.sum(axis=1) - 1.0) <= ACCEPTED) & np.all(rows >= 0.0, axis=1)
+    if not np.all(right):
+        raise ModelError(f"row {right.argmin()} of durations is no distribution; expected numbers that add to 1")
+    lasting = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1, None]  # P(at least that many steps)
+    possible = np.where(lasting > 0.0, lasting, 1.0)
+    ends = np.where(lasting > 0.0, rows[..., None] / possible, 1.0)
+    goes_on = np.roll(lasting, -1, axis=1) / possible
+    goes_on[:, -1] = 0.0
     others = move * (1.0 - same)
     total = others.sum(axis=-1, keepdims=True)
-    left = (total > 0.0)[..., None]
     others = (others / np.where(total > 0.0, total, 1.0))[..., None, :]
-    next_state = np.where(left, goes_on * same[:, None, :] + ends * others, same[:, None, :])
-    older, young = np.eye(most, k=1), np.zeros((most, most))
+    stay = same[:, None, :]
+    older, young = np.eye(rows.shape[1], k=1), np.zeros((rows.shape[1], rows.shape[1]))
     older[-1, -1] = young[:, 0] = 1.0
-    age = parts.add("age{}", range(1, most + 1))
-    new = parts.add("new{}", (False, True), 1)
-    parts.hidden += [age, new]
+    age = parts.add("age{}", range(1, len(young) + 1), hidden=True)
+    new = parts.add("new{}", (False, True), 1, hidden=True)
     parts.join(young[0], age[:1])
-    parts.join(next_state, state[:-1], age[:-1], state[1:])
+    after = np.where((total > 0.0)[..., None], goes_on * stay + ends * others, stay)
+    parts.join(after, state[:-1], age[:-1], state[1:])
     parts.join(np.stack([same, 1.0 - same], axis=-1), state[:-1], state[1:], new)
     parts.join(np.stack([older, young], axis=1), age[:-1], new, age[1:])
-
-
-def numbers_of(what: str, given: Any, *, in_logs: bool = False) -> Floats:
-    """Return an array of weights, or of their logs; ModelError for other entries."""
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        raise ModelError(f"{what} is no array of numbers; expected rows of one length") from None
-    fits = (values < np.inf) if in_logs else (values < np.inf) & (values >= 0.0)
-    if not np.all(fits):
-        at = tuple(int(i) for i in np.argwhere(~fits)[0])
-        expected = "finite numbers or -inf" if in_logs else "finite numbers that are not negative"
-        raise ModelError(f"{what} has the entry {values[at]} at {at}; expected {expected}")
-    return values
 
 
 def _no_empty_row(what: str, rows: Floats) -> None:
     empty = np.argwhere(np.atleast_2d(rows).sum(axis=-1) == 0.0)
     if len(empty):
-        at = ", ".join(map(str, empty[0]))
-        row = f"row {at} of {what}" if rows.ndim > 1 else what
+        row = f"row {', '.join(map(str, empty[0]))} of {what}" if rows.ndim > 1 else what
         hint = "; silent= names states without symbols" if what == "emission" else ""
         raise ModelError(f"{row} adds to 0; expected probabilities that add to 1{hint}")
 
@@ -279,10 +236,3 @@ def _labels(given: Sequence[Label] | None, n: int, what: str) -> tuple[Label, ..
     if len(given) != n:
         raise ModelError(f"{len(given)} {what} are named and {n} are there; one name each is expected")
     return tuple(given)
-
-
-def _positions(silent: Collection[Label], called: Sequence[Label]) -> list[int]:
-    for name in silent:
-        if name not in called:
-            raise ModelError(f"silent names {name!r}; expected states among {tuple(called)}")
-    return [i for i, name in enumerate(called) if name in silent]

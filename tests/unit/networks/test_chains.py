@@ -161,16 +161,16 @@ class TestHiddenMarkovModels:
             ({"emission": EMIT}, "expected one of emission"),
             ({"emission": None, "log_emission": None}, "expected one of emission"),
             ({"steps": T + 1}, "for 6 steps"),
-            ({"log_emission": np.full((T, K), np.nan)}, "has the entry nan at"),
-            ({"start": [0.5, -0.5, 1.0]}, "start has the entry -0.5"),
+            ({"log_emission": np.full((T, K), np.nan)}, "NaN"),
+            ({"start": [0.5, -0.5, 1.0]}, "has the entry -0.5"),
             ({"transition": MOVES[1:]}, r"\(3, 3, 3\)"),
             ({"transition": [[1, 0, 0], [0, 0, 0], [0, 0, 1]]}, "row 1 of transition adds to 0"),
             ({"transition": [[1, 0, 0], [0, 0.5, 0], [0, 0, 1]]}, "adds to 0.5"),
             ({"durations": np.ones((2, 2))}, r"expected \(3, D\)"),
-            ({"durations": np.ones((3, 2))}, "row 0 of durations adds to 2"),
+            ({"durations": np.ones((3, 2))}, "row 0 of durations is no dist"),
             ({"labels": "ab"}, "2 labels are named and 3"),
-            ({"silent": ["d"]}, "silent names 'd'"),
-            ({"silent": [1]}, "state 1 may emit"),
+            ({"silent": ["d"]}, "silent is"),
+            ({"silent": [1]}, "silent state among"),
         ],
     )
     def test_what_is_refused(self, change, words):
@@ -182,7 +182,7 @@ class TestHiddenMarkovModels:
         emit = [[0.5, 0.5], [0, 0], [0, 0]]
         with pytest.raises(ModelError, match="never left"):
             cm.hidden_markov_model([1, 0, 0], [[0.5, 0.5, 0], [0, 0, 1], [0, 1, 0]], emit, 3, silent=[1, 2])
-        with pytest.raises(ModelError, match="own transition"):
+        with pytest.raises(ModelError, match="start may be silent"):
             cm.hidden_markov_model([0, 1, 0], np.ones((2, 3, 3)) / 3, emit, 3, silent=[1, 2])
         with pytest.raises(ModelError, match="do not go together"):
             cm.hidden_markov_model(
@@ -207,7 +207,7 @@ class TestLinearChains:
     def test_what_is_refused(self):
         with pytest.raises(ModelError, match=r"\(2, 2\)"):
             cm.linear_chain(SCORES, np.zeros((2, 2)))
-        with pytest.raises(ModelError, match="entry inf at"):
+        with pytest.raises(ModelError, match="\\+inf"):
             cm.linear_chain(SCORES, np.full((K, K), np.inf))
-        with pytest.raises(ModelError, match="no array of numbers"):
+        with pytest.raises(ModelError, match="in rows of equal length"):
             cm.linear_chain([[1.0], [1.0, 2.0]], np.zeros((2, 2)))
