@@ -282,3 +282,24 @@ def test_a_run_that_found_no_answer_in_time_shows_none():
     rules = [cm.AllDifferent(part) for part in (names[:9], names[5:], [*names[:5], *names[9:13]])]
     with pytest.raises(cm.SolverError, match="before it found an assignment that satisfies the constraints"):
         cm.map_query(model, constraints=rules, max_nodes=5, solver="hbfs")
+
+
+def test_a_sudoku_is_its_rules():
+    """Uniform states: 27 constraints leave one answer, which is proved to be the only one."""
+    grid = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+    names = [f"r{r}c{c}" for r in range(9) for c in range(9)]
+    model = cm.BayesianNetwork.from_cpts(
+        {n: list("123456789") for n in names}, {}, {n: [1 / 9] * 9 for n in names}
+    )
+    rows = [names[9 * r : 9 * r + 9] for r in range(9)]
+    boxes = [[rows[3 * a + i][3 * b + j] for i in range(3) for j in range(3)] for a in range(3) for b in range(3)]
+    units = [*rows, *map(list, zip(*rows, strict=True)), *boxes]
+    clues = {name: label for name, label in zip(names, grid, strict=True) if label != "."}
+    rules = [cm.AllDifferent(unit) for unit in units]
+    found = cm.map_query(model, None, clues, constraints=rules, top_k=2, time_limit=600)
+    filled = clues | found.assignment
+    assert all(len({filled[name] for name in unit}) == 9 for unit in units)
+    assert found.certificate.kind == "exact"
+    assert len(found.top) == 1
+    with pytest.raises(NoAnswer):
+        cm.map_query(model, None, clues | {"r0c2": "2"}, constraints=rules, time_limit=600)
