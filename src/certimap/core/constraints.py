@@ -1,18 +1,18 @@
 """Constraints on the answer of a query, as data.
 
-A constraint says which joint states of some categorical variables may be an answer. It reads the variables one by
-one and keeps a state; `certimap.core.rules` makes an automaton of it.
+A constraint says which joint states of some categorical variables may be an answer: weights of states add up to a
+number within bounds, or the states are one of some rows, or two labels differ. `certimap.core.rules` makes
+automata of these.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from certimap.core.arguments import (
     Record,
@@ -27,23 +27,40 @@ from certimap.core.arguments import (
     plain_scalar,
     shown,
 )
-from certimap.core.domain import Categorical, Label
+from certimap.core.domain import Label
 from certimap.errors import QueryError, did_you_mean
 
 Pairs = tuple[tuple[Any, Any], ...]  # names with labels or weights, in order: what a constraint holds
 States = Mapping[str, Label] | Pairs
 
 
-class Machine(NamedTuple):
-    """How a constraint reads its variables, one by one."""
+class WeightSum(NamedTuple):
+    """States of variables have weights, the others 0, which add up to a number from `low` to `high`."""
 
-    start: Hashable  # the state before any is read
-    step: Callable[
-        [Any, str, Label], Hashable
-    ]  # (state, name, label) to the next state; None: no answer begins so
-    accepts: Callable[[Any], bool]  # whether joint states that end in this state may be answers
-    # for the variables read next, a test of states: whether one that is accepted may still follow
-    hopeful: Callable[[Sequence[Categorical]], Callable[[Any], bool]]
+    weights: Mapping[str, Mapping[Label, int]]
+    low: float  # whole numbers, or infinite
+    high: float
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The variables."""
+        return list(self.weights)
+
+
+class RowSet(NamedTuple):
+    """Variables have the states of one of some rows."""
+
+    names: Sequence[str]
+    rows: Iterable[Sequence[Label]]
+
+
+class Different(NamedTuple):
+    """Two variables have different labels."""
+
+    names: Sequence[str]
+
+
+Part = WeightSum | RowSet | Different
 
 
 @dataclass(frozen=True)
@@ -60,32 +77,14 @@ class Constraint:
         return tuple(dict.fromkeys(name for name, _ in self.labels))
 
     @property
-    def machine(self) -> Machine:
-        """What reads the variables."""
-        return Machine(self._start, self._step, self._accepts, self._hopeful)
-
-    @property
-    def _start(self) -> Hashable:
-        return 0
-
-    def _step(self, state: Any, name: str, label: Label) -> Hashable:
-        raise NotImplementedError
-
-    def _accepts(self, state: Any) -> bool:
-        raise NotImplementedError
-
-    def _hopeful(self, rest: Sequence[Categorical]) -> Callable[[Any], bool]:
-        return lambda _: True
-
-    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
         """The labels that the constraint names, with their variables."""
         return ()
 
     @property
-    def parts(self) -> Sequence[Constraint]:
-        """Constraints that are automata and that say the same together."""
-        return [self]
+    def parts(self) -> Iterable[Part]:
+        """What says the same as the constraint, together."""
+        raise NotImplementedError
 
     def to_dict(self) -> Record:
         """Return the JSON form: the kind and its arguments."""
@@ -151,6 +150,8 @@ class _Counted(Constraint):
     k: int
     names: Sequence[str]
     state: Label
+    _at_least: ClassVar[bool] = True  # whether the number is at least k, and
+    _at_most: ClassVar[bool] = True  # at most k
 
     def __post_init__(self) -> None:
         place = type(self).__name__
@@ -161,12 +162,10 @@ class _Counted(Constraint):
     def labels(self) -> Iterable[tuple[str, Label]]:
         return ((name, self.state) for name in self.names)
 
-    def _step(self, state: int, name: str, label: Label) -> int | None:
-        count = state + (label == self.state)
-        return count if count <= self.k else None
-
-    def _accepts(self, state: int) -> bool:
-        return state == self.k
+    @property
+    def parts(self) -> Iterable[Part]:
+        low, high = self.k if self._at_least else -math.inf, self.k if self._at_most else math.inf
+        return [WeightSum({name: {self.state: 1} for name in self.names}, low, high)]
 
 
 class AtMost(_Counted):
@@ -174,16 +173,11 @@ class AtMost(_Counted):
 
     Parameters
     ----------
-    k
-        A whole number, at least 0.
-    names
-        The variables.
-    state
-        The label, a state of each of them.
+    k, names, state
+        A whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
-    def _accepts(self, state: int) -> bool:
-        return True
+    _at_least = False
 
 
 class AtLeast(_Counted):
@@ -191,16 +185,11 @@ class AtLeast(_Counted):
 
     Parameters
     ----------
-    k
-        A whole number, at least 0.
-    names
-        The variables.
-    state
-        The label, a state of each of them.
+    k, names, state
+        A whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
-    def _step(self, state: int, name: str, label: Label) -> int:
-        return min(self.k, state + (label == self.state))
+    _at_most = False
 
 
 class Exactly(_Counted):
@@ -208,12 +197,8 @@ class Exactly(_Counted):
 
     Parameters
     ----------
-    k
-        A whole number, at least 0.
-    names
-        The variables.
-    state
-        The label, a state of each of them.
+    k, names, state
+        A whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
 
@@ -237,26 +222,19 @@ class Implies(Constraint):
     def __repr__(self) -> str:
         return f"Implies({dict(self.premise)!r}, {dict(self.conclusion)!r})"
 
-    @cached_property
-    def _sides(self) -> tuple[dict[str, Label], dict[str, Label]]:
-        return dict(self.premise), dict(self.conclusion)
-
-    @property
-    def _start(self) -> Hashable:
-        return True, True
-
     @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        return (pair for side in self._sides for pair in side.items())
+        return (*dict(self.premise).items(), *dict(self.conclusion).items())
 
-    def _step(self, state: tuple[bool, bool], name: str, label: Label) -> tuple[bool, ...]:
-        return tuple(
-            holds and (name not in side or label == side[name])
-            for holds, side in zip(state, self._sides, strict=True)
-        )
-
-    def _accepts(self, state: tuple[bool, bool]) -> bool:
-        return state[1] or not state[0]
+    @property
+    def parts(self) -> Iterable[Part]:
+        """A state of the premise weighs as much as the whole conclusion, whose states take 1 off each."""
+        weights: dict[str, dict[Label, int]] = {name: {} for name in self.order}
+        weight = len(self.conclusion)
+        for side, added in ((self.premise, weight), (self.conclusion, -1)):
+            for name, label in dict(side).items():
+                weights[name][label] = weights[name].get(label, 0) + added
+        return [WeightSum(weights, -math.inf, weight * len(self.premise) - weight)]
 
 
 @dataclass(frozen=True, init=False)
@@ -265,10 +243,8 @@ class Never(Constraint):
 
     Parameters
     ----------
-    states
-        A mapping from names to labels.
-    more
-        The same as keywords.
+    states, more
+        A mapping from names to labels, and the same as keywords.
     """
 
     states: States
@@ -280,23 +256,13 @@ class Never(Constraint):
     def __repr__(self) -> str:
         return f"Never({dict(self.states)!r})"
 
-    @cached_property
-    def _label_of(self) -> dict[str, Label]:
-        return dict(self.states)
-
-    @property
-    def _start(self) -> Hashable:
-        return True
-
     @property
     def labels(self) -> Iterable[tuple[str, Label]]:
-        return self._label_of.items()
+        return dict(self.states).items()
 
-    def _step(self, state: bool, name: str, label: Label) -> bool:
-        return state and label == self._label_of[name]
-
-    def _accepts(self, state: bool) -> bool:
-        return not state
+    @property
+    def parts(self) -> Iterable[Part]:
+        return [WeightSum({name: {label: 1} for name, label in self.labels}, -math.inf, len(self.states) - 1)]
 
 
 @dataclass(frozen=True)
@@ -322,25 +288,8 @@ class AllDifferent(Constraint):
         return tuple(self.names)
 
     @property
-    def parts(self) -> Sequence[Constraint]:
-        names: Sequence[str] = self.names
-        return [_Different(pair) for pair in itertools.combinations(names, 2)]
-
-
-class _Different(AllDifferent):
-    """Two variables have different labels. The state: how many are read, and the label of the first."""
-
-    @property
-    def _start(self) -> Hashable:
-        return 0, None
-
-    def _step(self, state: tuple[int, Label], name: str, label: Label) -> Hashable:
-        if state[0] == 0:
-            return 1, label
-        return (2, None) if label != state[1] else None
-
-    def _accepts(self, state: Hashable) -> bool:
-        return True
+    def parts(self) -> Iterable[Part]:
+        return map(Different, itertools.combinations(self.names, 2))
 
 
 @dataclass(frozen=True)
@@ -386,19 +335,9 @@ class Linear(Constraint):
         ends = {"at_most": self.at_most, "at_least": self.at_least}
         return {name: x for name, x in ends.items() if x is not None}
 
-    @cached_property
+    @property
     def _weights(self) -> dict[str, dict[Label, float]]:
         return {name: dict(found) for name, found in cast(Pairs, self.weights)}
-
-    @cached_property
-    def _whole(self) -> tuple[dict[str, dict[Label, int]], float, float]:
-        """The weights and the bounds, times the number that makes all of them whole."""
-        ends = [x for x in (self.at_most, self.at_least) if x is not None]
-        numbers = [w for found in self._weights.values() for w in found.values()] + ends
-        scale = math.lcm(*(Fraction(x).denominator for x in numbers))
-        whole = {n: {x: int(Fraction(w) * scale) for x, w in found.items()} for n, found in self._weights.items()}
-        high = math.inf if self.at_most is None else int(Fraction(self.at_most) * scale)
-        return whole, high, -math.inf if self.at_least is None else int(Fraction(self.at_least) * scale)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -408,17 +347,15 @@ class Linear(Constraint):
     def labels(self) -> Iterable[tuple[str, Label]]:
         return ((name, label) for name, found in self._weights.items() for label in found)
 
-    def _step(self, state: int, name: str, label: Label) -> int:
-        return state + self._whole[0][name].get(label, 0)
-
-    def _accepts(self, state: int) -> bool:
-        return self._whole[2] <= state <= self._whole[1]
-
-    def _hopeful(self, rest: Sequence[Categorical]) -> Callable[[int], bool]:
-        weights, high, low = self._whole
-        all_of_it = [[weights[v.name].get(label, 0) for label in v.states] for v in rest]
-        least, most = sum(map(min, all_of_it)), sum(map(max, all_of_it))
-        return lambda state: state + least <= high and state + most >= low
+    @property
+    def parts(self) -> Iterable[Part]:
+        """Weights and bounds are multiplied by the number that makes all of them whole."""
+        ends, weights = self._ends, self._weights
+        numbers = [w for found in weights.values() for w in found.values()]
+        scale = math.lcm(*(Fraction(x).denominator for x in (*numbers, *ends.values())))
+        whole = {n: {x: int(Fraction(w) * scale) for x, w in found.items()} for n, found in weights.items()}
+        bounds = {name: int(Fraction(x) * scale) for name, x in ends.items()}
+        return [WeightSum(whole, bounds.get("at_least", -math.inf), bounds.get("at_most", math.inf))]
 
 
 @dataclass(frozen=True)
@@ -427,10 +364,8 @@ class Allowed(Constraint):
 
     Parameters
     ----------
-    names
-        The variables.
-    rows
-        Rows of labels, at least one; each has one label per variable.
+    names, rows
+        The variables, and rows of labels, at least one; each has one label per variable.
     """
 
     names: Sequence[str]
@@ -451,19 +386,12 @@ class Allowed(Constraint):
         return tuple(self.names)
 
     @property
-    def _start(self) -> Hashable:
-        return self.rows
-
-    @property
     def labels(self) -> Iterable[tuple[str, Label]]:
         return ((name, label) for row in self.rows for name, label in zip(self.names, row, strict=True))
 
-    def _step(self, state: tuple[Any, ...], name: str, label: Label) -> tuple[Any, ...] | None:
-        place = self.names.index(name)
-        return tuple(row for row in state if row[place] == label) or None
-
-    def _accepts(self, state: Hashable) -> bool:
-        return True
+    @property
+    def parts(self) -> Iterable[Part]:
+        return [RowSet(self.names, self.rows)]
 
 
 _KINDS = {k.__name__: k for k in (AtMost, AtLeast, Exactly, Never, Implies, AllDifferent, Linear, Allowed)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from itertools import compress, zip_longest
+from itertools import accumulate, compress, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from certimap.core.arguments import shown
 from certimap.core.arrays import Flags, Ints, Ints32, pointers
 from certimap.core.box import Points
-from certimap.core.constraints import AllDifferent, Constraint
+from certimap.core.constraints import AllDifferent, Constraint, Different, Part, WeightSum
 from certimap.core.domain import Categorical, Domain
 from certimap.core.named import Named
 from certimap.errors import NoAnswer, QueryError
@@ -37,62 +37,92 @@ class Automaton:
         The variables, in the order in which they are read.
     tables
         int32, per variable, shape (states before it, its labels): the number of the state after it, or -1 where no
-        answer reads so. State 0 is the start. Every state has a way from the start and a way to an accepted state,
-        and every state after the last variable is accepted; without any answer, all tables are empty.
+        answer reads so. State 0 is the start, and after the last variable. Every state lies on a way between, and
+        no two states are alike; without any answer, all tables are empty.
     """
 
     variables: tuple[Categorical, ...]
     tables: tuple[Ints32, ...]
 
     @classmethod
-    def of(cls, constraint: Constraint, variables: Sequence[Categorical]) -> Automaton:
-        """Build it for one of a constraint's `parts`; raises QueryError where it needs too many states.
+    def of(cls, part: Part, variables: Sequence[Categorical], of: Constraint) -> Automaton:
+        """Build it for a part of a constraint; raises QueryError where it needs too many states.
 
         States are numbered in order of first appearance, over the states before them and then over the labels.
         """
-        machine = constraint.machine
-        layer: dict[Any, int] = {machine.start: 0}
-        tables: list[Ints32] = []
+        step, tables = _step_of(part, variables), list[Ints32]()
+        layer: dict[Hashable, int] = {None: 0}
         for i, v in enumerate(variables):
-            hopeful = machine.hopeful(variables[i + 1 :])
             table = np.full((len(layer), v.n_states), -1, np.int32)
-            after: dict[Any, int] = {}
+            after: dict[Hashable, int] = {}
             for state, row in layer.items():
-                for position, label in enumerate(v.states):
-                    found = machine.step(state, v.name, label)
-                    if found is not None and hopeful(found):
+                for position in range(v.n_states):
+                    found = step(state, i, position)
+                    if found is not None:
                         table[row, position] = after.setdefault(found, len(after))
                 if len(after) > MOST_STATES:
                     raise QueryError(
-                        f"{shown(constraint)} needs more than {MOST_STATES} states to be followed; expected fewer "
+                        f"{shown(of)} needs more than {MOST_STATES} states to be followed; expected fewer "
                         "variables, or weights with fewer different sums (whole numbers)"
                     )
             tables.append(table)
             layer = after
-        alive = np.array([machine.accepts(state) for state in layer], np.bool_)
-        for i in reversed(range(len(tables))):
-            numbers = np.append(np.where(alive, np.cumsum(alive) - 1, -1), -1).astype(np.int32)
-            table = numbers[tables[i]]
-            alive = np.any(table >= 0, axis=1)
-            tables[i] = table[alive]
+        number = np.array([0] * len(layer) + [-1], np.int32)  # the new one of each state
+        for i, table in reversed(list(enumerate(tables))):
+            table = number[table]
+            alive = np.flatnonzero(np.any(table >= 0, axis=1))
+            _, first, alike = np.unique(table[alive], axis=0, return_index=True, return_inverse=True)
+            number = np.full(len(table) + 1, -1, np.int32)
+            number[alive] = np.argsort(np.argsort(first))[alike.reshape(-1)]
+            tables[i] = table[alive[np.sort(first)]]
         return cls(tuple(variables), tuple(tables))
-
-    def __len__(self) -> int:
-        return len(self.tables)
 
     @property
     def is_empty(self) -> bool:
         return bool(self.tables) and len(self.tables[0]) == 0
 
-    def without(self, names: Iterable[str]) -> Automaton:
-        """Return it without variables that have one state only."""
-        left_out, kept = set(names), list[tuple[Categorical, Ints32]]()
-        for v, table in zip(self.variables, self.tables, strict=True):
-            if v.name not in left_out:
-                kept.append((v, table))
-            elif kept:
-                kept[-1] = kept[-1][0], np.append(table[:, 0], np.int32(-1))[kept[-1][1]]
-        return Automaton(tuple(v for v, _ in kept), tuple(table for _, table in kept))
+
+Step = Callable[[Any, int, int], Hashable]  # state, which variable, which of its labels; None leads to no answer
+WITHIN = "within"  # the state of what is satisfied whatever follows
+
+
+def _step_of(part: Part, variables: Sequence[Categorical]) -> Step:
+    """Return the step of an automaton that begins in the state None."""
+    if isinstance(part, WeightSum):
+        return _step_of_sum(part, variables)
+    last, states = len(variables) - 1, [v.states for v in variables]
+    if isinstance(part, Different):
+        return lambda first, i, at: (states[i][at],) if i < last else _within(first != (states[i][at],))
+    order = [list(part.names).index(v.name) for v in variables]
+    rows = [tuple(row[k] for k in order) for row in part.rows]
+    known = {row[:i] for row in rows for i in range(1, len(order) + 1)}
+
+    def step(begun: Any, i: int, position: int) -> Hashable:
+        longer = (*(begun or ()), states[i][position])
+        return longer if i < last and longer in known else _within(longer in known)
+
+    return step
+
+
+def _within(is_satisfied: bool) -> Hashable:
+    return WITHIN if is_satisfied else None
+
+
+def _step_of_sum(part: WeightSum, variables: Sequence[Categorical]) -> Step:
+    """Return the step of an automaton that adds weights."""
+    added = [[part.weights[v.name].get(label, 0) for label in v.states] for v in variables]
+    least, most = (list(accumulate(map(pick, reversed(added)), initial=0))[-2::-1] for pick in (min, max))
+
+    def step(total: Any, i: int, position: int) -> Hashable:
+        if total == WITHIN:
+            return WITHIN
+        total = (total or 0) + added[i][position]
+        low, high = total + least[i], total + most[i]  # with what follows
+        if low > part.high or high < part.low:
+            return None
+        return WITHIN if part.low <= low and high <= part.high else total
+
+    return step
 
 
 class _Paths(NamedTuple):
@@ -181,13 +211,13 @@ class Rules:
             place = {name: i for i, name in enumerate((*known, *domain.names))}
             variable_of = {name: known.get(name) or categorical(domain, name) for name in constraint.order}
             for part in constraint.parts:
-                names = sorted(part.order, key=place.__getitem__)
-                found = Automaton.of(part, [variable_of[name] for name in names])
+                names, n_known = sorted(part.names, key=place.__getitem__), len(known.keys() & {*part.names})
+                found = Automaton.of(part, [variable_of[name] for name in names], constraint)
                 if found.is_empty:
-                    with_those = " with the observed states" if known.keys() & {*part.order} else ""
+                    with_those = " with the observed states" if n_known else ""
                     raise NoAnswer(f"no assignment satisfies {shown(constraint)}{with_those}")
-                if left := found.without(known):
-                    automata.append(left)
+                if n_known < len(names):  # observed ones come first, and have one state each
+                    automata.append(Automaton(found.variables[n_known:], found.tables[n_known:]))
         used = {name for constraint in given for name in constraint.order}
         out = cls(domain, given, tuple(v for v in observed if v.name in used), tuple(automata))
         different = [constraint for constraint in given if isinstance(constraint, AllDifferent)]
@@ -220,7 +250,7 @@ class Rules:
         """The layers of every automaton."""
         return [
             [
-                _Layer(i := self.domain.index(v.name), int(self.domain.offsets[i]), table)
+                _Layer(int(self.domain.offsets[self.domain.index(v.name)]), table)
                 for v, table in zip(automaton.variables, automaton.tables, strict=True)
             ]
             for automaton in self.automata
@@ -383,43 +413,42 @@ def categorical(domain: Domain, name: str) -> Categorical:
     return variable
 
 
-class _Layer:
-    """One table of an automaton, prepared for batches."""
+class _Groups:
+    """Columns of flags, each in one of n groups."""
 
-    def __init__(self, variable: int, offset: int, table: Ints32) -> None:
-        self.variable = variable  # its position in the domain
-        source, label = np.nonzero(table >= 0)
-        target = table[source, label]
-        self.arcs = source, offset + label, target  # those out of one state follow each other
-        self.out = np.searchsorted(source, np.arange(len(table)))
-        self.by_target = np.argsort(target, kind="stable")
-        self.into = np.searchsorted(target[self.by_target], np.arange(int(target.max(initial=-1)) + 1))
-        self.by_label = np.argsort(label, kind="stable")
-        ordered = label[self.by_label]
-        self.first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        self.columns = offset + ordered[self.first]
+    def __init__(self, group: Ints, n: int) -> None:
+        self._n, self._order = n, np.argsort(group, kind="stable")
+        self._first = np.flatnonzero(np.diff(group[self._order], prepend=-1))
+        self._group = group[self._order][self._first]
+
+    def any(self, flags: Flags) -> Flags:
+        """Return whether any flag of each group is set, shape (batch, n)."""
+        out = np.zeros((len(flags), self._n), np.bool_)
+        if len(self._first):
+            out[:, self._group] = np.logical_or.reduceat(flags[:, self._order], self._first, axis=1)
+        return out
+
+
+class _Layer:
+    """One table of an automaton as arcs, prepared for batches: from a state, by a label, to a state."""
+
+    def __init__(self, offset: int, table: Ints32) -> None:
         self.span = slice(offset, offset + table.shape[1])
+        self.source, self.label = np.nonzero(table >= 0)
+        self.target = table[self.source, self.label].astype(np.int64)
+        self.by_source, self.by_label = _Groups(self.source, len(table)), _Groups(self.label, table.shape[1])
+        self.by_target = _Groups(self.target, int(self.target.max(initial=-1)) + 1)
 
 
 def _narrow(mask: Flags, layers: list[_Layer]) -> None:
     """Take states that one automaton excludes out of the boxes, in place; boxes without answers are emptied."""
-    reached = [np.ones((len(mask), 1), np.bool_)]
+    reached, passable = [np.ones((len(mask), 1), np.bool_)], list[Flags]()
     for layer in layers:
-        source, column, _ = layer.arcs
-        passable = (reached[-1][:, source] & mask[:, column])[:, layer.by_target]
-        reached.append(np.logical_or.reduceat(passable, layer.into, axis=1))
+        passable.append(reached[-1][:, layer.source] & mask[:, layer.span][:, layer.label])
+        reached.append(layer.by_target.any(passable[-1]))
     useful = reached[-1]
     mask[~np.any(useful, axis=1)] = False
-    for layer, before in zip(reversed(layers), reversed(reached[:-1]), strict=True):
-        source, column, target = layer.arcs
-        passable = useful[:, target] & mask[:, column]
-        useful = np.logical_or.reduceat(passable, layer.out, axis=1)
-        supported = (passable & before[:, source])[:, layer.by_label]
-        mask[:, layer.span] &= False if not len(layer.columns) else _placed(supported, layer)
-
-
-def _placed(supported: Flags, layer: _Layer) -> Flags:
-    """Return which labels any arc supports, shape (batch, labels)."""
-    out = np.zeros((len(supported), layer.span.stop - layer.span.start), np.bool_)
-    out[:, layer.columns - layer.span.start] = np.logical_or.reduceat(supported, layer.first, axis=1)
-    return out
+    for layer, open_ones in zip(reversed(layers), reversed(passable), strict=True):
+        useful_ones = open_ones & useful[:, layer.target]
+        mask[:, layer.span] &= layer.by_label.any(useful_ones)
+        useful = layer.by_source.any(useful_ones)

@@ -39,11 +39,11 @@ class ConstrainedNetwork(Network):
         self.whole = whole
         counters: list[Categorical] = []
         tables: list[Factor] = []
-        parts = [part for constraint in constraints for part in constraint.parts]
-        for number, part in enumerate(parts):
-            automaton = Automaton.of(part, [categorical(whole.domain, name) for name in part.order])
+        parts = [(part, constraint) for constraint in constraints for part in constraint.parts]
+        for number, (part, constraint) in enumerate(parts):
+            automaton = Automaton.of(part, [categorical(whole.domain, name) for name in part.names], constraint)
             if automaton.is_empty:
-                raise NoAnswer(f"no assignment satisfies {shown(part)}")
+                raise NoAnswer(f"no assignment satisfies {shown(constraint)}")
             first = len(whole.domain) + len(counters)
             tables += _tables(whole.domain, automaton, first)
             counters += [

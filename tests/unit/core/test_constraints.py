@@ -151,7 +151,9 @@ def test_json_and_the_printed_call_give_the_constraint_back(case):
 
 def test_tables_number_states_by_first_appearance_without_dead_ones():
     variables = [Categorical(n, ("no", "yes")) for n in "abc"]
-    found = Automaton.of(Exactly(2, ["a", "b", "c"], "yes"), variables)
+    rule = Exactly(2, ["a", "b", "c"], "yes")
+    (part,) = rule.parts
+    found = Automaton.of(part, variables, rule)
     assert [t.tolist() for t in found.tables] == [[[0, 1]], [[-1, 0], [0, 1]], [[-1, 0], [0, -1]]]
 
 
