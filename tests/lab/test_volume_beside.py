@@ -36,6 +36,11 @@ def spoiled_gains(*given, **spoiled):
     return {name: replace(gain, **spoiled) for name, gain in cm.next_test(*given).items()}
 
 
+def everything_contradicts(model, evidence):
+    found = cm.conflict(model, evidence)
+    return found if found.score > -math.inf else replace(found, observations=evidence)
+
+
 def without_weights(network, evidence, assignment):
     return log_evidence(network, {**evidence, **assignment})
 
@@ -48,6 +53,7 @@ def without_weights(network, evidence, assignment):
         (beside, "log_evidence_bounds", lambda *given, **more: (0.5, math.inf), "log_evidence_bounds are"),
         (beside, "log_likelihood", lambda *given: cm.log_likelihood(*given) - 1e-6, "has the log likelihood"),
         (beside, "conflict", lambda *given: replace(cm.conflict(*given), score=0.5), "the conflict is"),
+        (beside, "conflict", everything_contradicts, "a smallest set"),
         (beside, "next_test", lambda *given: spoiled_gains(*given, information=0.5), "tells 0.5"),
         (beside, "next_test", lambda *given: spoiled_gains(*given, change=1.5), "changes the answer"),
         (questions, "_log_joint", without_weights, "the tolerance"),

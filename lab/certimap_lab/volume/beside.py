@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from certimap_lab.volume.case import Floats
 
 ROUNDING = 1e-8
 N_DRAWS, DEVIATIONS = 400, 7.0  # of draws whose frequencies are compared; one run in 10^11 is further off
+MOST_OBSERVED = 6  # random observations, which may contradict each other
 N_PLACES = 9  # of an entry, at which a tolerance is compared with the best there
 NEAR = 1e-6  # of an end of a tolerance, where rounding decides
 
@@ -66,7 +68,7 @@ def judge_beside(case: Everything, seed: int) -> list[str]:
         return []
     rng = np.random.default_rng(seed)
     found = [*_sums(case, total), *_draws(case, total, rng), *_rows(case, rng), *_forecast(case, seed)]
-    found += [*_conflict(case), *_next_tests(case)]
+    found += [*_conflict(case), *_contradiction(case, rng), *_next_tests(case)]
     if isinstance(case.model, BayesianNetwork):
         found += _explained(case, seed)
     return found
@@ -102,6 +104,27 @@ def _conflict(case: Everything) -> Iterator[str]:
         rest = math.log(float(case.table([], {k: w for k, w in case.weights.items() if k != i}))) - whole
         if not abs(said - (total - rest - logs[name])) <= ROUNDING:
             yield f"{name!r} contributes {said!r} to the conflict, in truth {total - rest - logs[name]!r}"
+
+
+def _contradiction(case: Everything, rng: np.random.Generator) -> Iterator[str]:
+    """A smallest set of observations with probability 0 together, where some random ones have that."""
+    sizes: list[int] = case.domain.n_states.tolist()
+    names, order = case.domain.names, list(range(len(sizes)))
+    rng.shuffle(order)
+    states = {i: int(rng.integers(sizes[i])) for i in order[:MOST_OBSERVED]}
+
+    def is_impossible(part: Iterable[int]) -> bool:
+        return not float(case.table([], {i: np.eye(sizes[i])[states[i]] for i in part})) > 0.0
+
+    if not is_impossible(states):
+        return
+    found = conflict(case.model, {names[i]: state for i, state in states.items()})
+    said = [names.index(name) for name in found.observations]
+    if not is_impossible(said):
+        yield f"{dict(found.observations)} are said to have probability 0 together, and have more"
+    smaller = itertools.combinations(states, max(len(said) - 1, 0))
+    if found.is_smallest and said and any(map(is_impossible, smaller)):
+        yield f"{dict(found.observations)} are said to be a smallest set, and fewer have probability 0"
 
 
 def _next_tests(case: Everything) -> Iterator[str]:
