@@ -126,7 +126,7 @@ class TestHmmlearn:
         )
         with pytest.raises(cm.ModelError, match="no complete observation"):
             cm.from_object(theirs, observations=[np.nan, np.nan])
-        with pytest.raises(cm.ModelError, match="expected numbers from 1 that add to 5"):
+        with pytest.raises(cm.ModelError, match="numbers from 1 that add to 5"):
             cm.from_object(theirs, observations=rows, lengths=[2, 2])
         with pytest.raises(cm.ModelError, match="takes one of them"):
             cm.from_object(theirs, observations=rows, steps=5)

@@ -212,12 +212,14 @@ def from_object(
     rounding.
     """
     if lengths is not None:
-        ends = [0, *itertools.accumulate(lengths)]
-        if min(lengths, default=0) < 1 or ends[-1] != len(observations):
+        ends, n = [0, *itertools.accumulate(lengths)], 0 if observations is None else len(observations)
+        if min(lengths, default=0) < 1 or ends[-1] != n:
             raise ModelError(
-                f"lengths is {list(lengths)}; expected numbers from 1 that add to {len(observations)}"
+                f"lengths is {list(lengths)}; expected numbers from 1 that add to {n}, the observations"
             )
-        return [from_object(x, observations=observations[a:b]) for a, b in itertools.pairwise(ends)]
+        rows: Any = observations
+        spans = itertools.starmap(slice, itertools.pairwise(ends))
+        return [from_object(x, steps=steps, names=names, observations=rows[own]) for own in spans]
     if isinstance(x, Model):
         if steps is not None or names is not None or observations is not None:
             raise ModelError(
