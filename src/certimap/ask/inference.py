@@ -237,7 +237,7 @@ def conflict(
     model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
     found = contradiction(model, evidence, limits.control)
     if found is not None:
-        return Conflict(dict(found.observations), found.is_minimal, found.is_smallest, -math.inf, {})
+        return Conflict(*found, -math.inf, {})
     given = {name: x for name, x in items_of(settled(model, evidence, limits)) if not is_missing(x)}
     total = _log_evidence(model, {}, limits)
     whole = _log_evidence(model, given, limits) - total

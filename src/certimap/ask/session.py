@@ -53,6 +53,8 @@ def settled(model: Model, evidence: Any, limits: Limits) -> Any:
         raise with_conflict(error, model, evidence, limits) from None
     except TimeUp as late:
         raise TooLarge(f"{late}; raise time_limit, or state fewer probabilities") from None
+    except TooLarge as error:
+        raise TooLarge(f"stated probabilities take exact sums, which do not fit ({error})") from None
     return {**rest, **{name: {"log_likelihood": own.tolist()} for name, own in found.items()}}
 
 
