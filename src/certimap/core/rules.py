@@ -13,18 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from certimap.core.arguments import shown
-from certimap.core.arrays import Flags, Ints, Ints32, pointers
+from certimap.core.arrays import Flags, Ints, Ints32
 from certimap.core.box import Points
 from certimap.core.constraints import AllDifferent, Constraint, Different, Part, WeightSum
 from certimap.core.domain import Categorical, Domain
-from certimap.core.named import Named
 from certimap.errors import NoAnswer, QueryError
 
 MOST_STATES = 2**16  # of an automaton, after any variable
 MOST_NUMBERS = 2**24  # of all joint states that follow a variable, one per automaton each
 MOST_LISTED = 2**21  # answers that `auto` lists
-LARGE = 2**17  # states of a batch of points, from which compiled code checks them
-_ACCEPTED: Any = Named("certimap.kernels.listing:accepted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,11 +282,6 @@ class Rules:
         """
         out = np.ones(len(points), np.bool_)
         tables, starts = self._tables
-        if points.size >= LARGE and self.domain.is_discrete:
-            variables = np.concatenate([*self._variables, np.empty(0, np.int64)])
-            ptr = pointers(map(len, self._variables))
-            _ACCEPTED(ptr, variables, starts, tables, np.asarray(points, np.int16), out)
-            return out
         for start, variables in zip(starts, self._variables, strict=True):
             state = np.full(len(points), start)
             for v in variables:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from certimap.core.arguments import shown
-from certimap.core.arrays import Floats
 from certimap.core.constraints import Constraint
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Categorical, Domain
@@ -49,6 +48,7 @@ class ConstrainedNetwork(Network):
             counters += [
                 Categorical(f"constraint {number}, after {v.name}", tuple(range(len(after))))
                 for v, after in zip(automaton.variables[:-1], automaton.tables[1:], strict=True)
+                if len(automaton.tables) != 2
             ]
         owners = (*whole.owners, *[None] * len(tables))
         hidden = whole.hidden | {v.name for v in counters}
@@ -69,11 +69,19 @@ class ConstrainedNetwork(Network):
 
 
 def _tables(domain: Domain, automaton: Automaton, first: int) -> Iterator[Factor]:
-    """Yield a table per variable, over (counter before it, it, counter after it); `first` is a position."""
+    """Yield a table per variable, over (counter before it, it, counter after it); `first` is a position.
+
+    Two variables share a table.
+    """
     last = len(automaton.tables) - 1
+    if last == 1:
+        padded = np.vstack([automaton.tables[1], np.full_like(automaton.tables[1][:1], -1)])  # -1 stays -1
+        entries = (padded[automaton.tables[0][0]] >= 0).astype(np.float64)
+        yield Factor([domain.index(v.name) for v in automaton.variables], entries)
+        return
     for i, (variable, table) in enumerate(zip(automaton.variables, automaton.tables, strict=True)):
         states = np.arange(int(table.max(initial=-1)) + 1)
-        entries: Floats = (table[:, :, None] == states).astype(np.float64)
+        entries = (table[:, :, None] == states).astype(np.float64)
         scope = [first + i - 1, domain.index(variable.name), first + i]
         if i == last:
             entries, scope = entries.sum(axis=2), scope[:2]

@@ -19,7 +19,7 @@ from certimap.core.posterior import Decodes, Draws, Masses, Probes, Regions
 from certimap.core.query import make_query
 from certimap.core.rules import Rules
 from certimap.errors import NoAnswer, QueryError, SolverError
-from certimap.networks.constrained import constrained
+from certimap.networks.constrained import ConstrainedNetwork, constrained
 from certimap.testing import TablePosterior
 from certimap.testing.models import random_circuit
 
@@ -147,3 +147,11 @@ def test_results_state_no_entropy():
     assert cm.map_query(network, NAMES, **asked).min_entropy_bits is None
     with pytest.raises(QueryError, match="evidence"):
         cm.map_query(TABLE, constraints=[cm.Never(d="yes")], progress=False)
+
+
+def test_constraints_on_two_variables_need_no_counters():
+    network = network_of_circuit(random_circuit(np.random.default_rng(0), DOMAIN), Control())
+    n = len(network.domain)
+    pairs = [cm.Never(a="yes", b="yes"), cm.AllDifferent(["a", "b", "c"])]
+    assert len(ConstrainedNetwork(network, pairs).domain) == n
+    assert len(ConstrainedNetwork(network, ONE).domain) == n + 2
