@@ -1,5 +1,6 @@
 """What is no model, and what does not apply; graphs of networkx."""
 
+import math
 import subprocess
 import sys
 
@@ -102,3 +103,61 @@ class TestNetworkx:
     def test_another_object(self):
         with pytest.raises(cm.ModelError, match="neither network nor circuit"):
             cm.to_networkx(3)
+
+
+def hidden_model(**settings):
+    """Something that hmmlearn's classes look like, with two states and counts."""
+
+    class PoissonHMM:
+        startprob_, transmat_ = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.2, 0.8]])
+        rates = np.array([2.0, 9.0])
+
+        def _compute_log_likelihood(self, rows):
+            return rows * np.log(self.rates) - self.rates
+
+        def score(self, rows):
+            weights = self.startprob_ * np.exp(self._compute_log_likelihood(rows[:1]))[0]
+            for row in rows[1:]:
+                weights = weights @ self.transmat_ * np.exp(self._compute_log_likelihood(row[None]))[0]
+            return np.log(weights.sum())
+
+    PoissonHMM.__module__ = "hmmlearn.hmm"
+    for name, value in settings.items():
+        setattr(PoissonHMM, name, value)
+    return PoissonHMM()
+
+
+class TestObservations:
+    def test_a_sequence_becomes_a_chain_of_its_states(self):
+        theirs, rows = hidden_model(), np.array([[1], [8], [11], [2]])
+        chain = cm.from_object(theirs, observations=rows)
+        assert chain.log_partition == pytest.approx(theirs.score(rows))
+        first, second = cm.from_object(theirs, observations=rows, lengths=[3, 1])
+        assert (len(first.domain), len(second.domain)) == (3, 1)
+        missing = cm.from_object(theirs, observations=[1, np.nan, 11])
+        both = [cm.from_object(theirs, observations=[1, count, 11]).log_partition for count in range(40)]
+        summed = np.logaddexp.reduce([log_p - math.lgamma(count + 1) for count, log_p in enumerate(both)])
+        assert missing.log_partition == pytest.approx(summed)
+
+    def test_another_value_of_the_library_is_refused(self):
+        with pytest.raises(cm.ModelError, match="nothing is guessed"):
+            cm.from_object(hidden_model(score=lambda self, rows: -3.0), observations=[1, 2])
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ({}, "steps="),
+            ({"steps": 3}, "observations="),
+            ({"steps": 3, "observations": [1, 2]}, "takes one of them"),
+            ({"observations": [1, -1]}, "whole numbers from 0"),
+            ({"observations": np.zeros((2, 2, 2))}, "steps, features"),
+            ({"observations": [np.nan]}, "no complete observation"),
+            ({"observations": [1, 2], "lengths": [1]}, "add to 2"),
+            ({"observations": [1, 2], "lengths": []}, "add to 2"),
+            ({"lengths": [1]}, "add to 0"),
+            ({"observations": [1, 2], "names": ["a", "b"]}, "leave names out"),
+        ],
+    )
+    def test_what_is_refused(self, given, words):
+        with pytest.raises(cm.ModelError, match=words):
+            cm.from_object(hidden_model(), **given)

@@ -180,8 +180,7 @@ def from_object(
 
         or a model of certimap, which is returned unchanged.
     steps
-        The number of steps, for a hidden Markov model whose observations are variables too: of symbols, or of
-        numbers with diagonal or spherical covariances.
+        The number of steps of a hidden Markov model whose observations are variables (not every kind allows it).
     names
         Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
         scikit-learn without feature names); by default "0", "1", ...
@@ -214,17 +213,13 @@ def from_object(
     if lengths is not None:
         ends, n = [0, *itertools.accumulate(lengths)], 0 if observations is None else len(observations)
         if min(lengths, default=0) < 1 or ends[-1] != n:
-            raise ModelError(
-                f"lengths is {list(lengths)}; expected numbers from 1 that add to {n}, the observations"
-            )
+            raise ModelError(f"lengths is {list(lengths)}; expected numbers from 1 that add to {n} observations")
         rows: Any = observations
         spans = itertools.starmap(slice, itertools.pairwise(ends))
         return [from_object(x, steps=steps, names=names, observations=rows[own]) for own in spans]
     if isinstance(x, Model):
         if steps is not None or names is not None or observations is not None:
-            raise ModelError(
-                f"a {type(x).__name__} is a model of certimap already; steps, names and observations do not apply"
-            )
+            raise ModelError(f"a {type(x).__name__} is a model of certimap already; other arguments do not apply")
         return x
     reader = _reader_of(x)
     if reader is None:
