@@ -150,6 +150,7 @@ class WindowedProber(NormalsProber):
         self.windows: Windows = posterior.windows
         self.whole: NormalArrays = self.normals
         self.work *= 4
+        self.shares = None
         weights, sds = self.windows.weights, self.windows.sds
         # In the conditional mean, ln of a mass has at most the negative curvature of ln of a value's density.
         self.steepest: Floats = self.whole.precisions + np.einsum("khd,khe,kh->kde", weights, weights, sds**-2)

@@ -9,10 +9,11 @@ from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
-from certimap.core.posterior import Facts
+from certimap.core.posterior import Facts, Tightening
 from certimap.core.probing import SteadyProber
 from certimap.densities.gaussian_mixture import DEVIATIONS, GaussianMixture, largest_error
 from certimap.densities.kernels.normals import NormalArrays, bound_normals
+from certimap.densities.shares import shares_of
 from certimap.errors import QueryError
 from certimap.kernels.mixture_bounds import EPS, room_for
 from certimap.kernels.parallel import default_workers, for_blocks
@@ -21,6 +22,7 @@ BLOCK = 64  # boxes a thread takes at a time
 MAX_ROUNDS = 1000
 CLIMBED_ENTRIES = 20_000_000  # limit on entries of precisions times rows per step of a climb
 N_STARTS = 64  # component means that start climbs
+LEAST_VARIABLES = 5  # from which on boxes of shares are worth a try: with fewer, boxes of the variables close soon
 
 
 class NormalsPosterior:
@@ -105,7 +107,10 @@ class SampledNormals(NormalsPosterior):
 
 
 class NormalsProber(SteadyProber):
-    """Probes by the bounds of `kernels/mixture_bounds.py`, climbs by expectation-maximisation."""
+    """Probes by the bounds of `kernels/mixture_bounds.py`, climbs by expectation-maximisation.
+
+    If all covariances are equal, and the variables not few, it tightens by a search over the components' shares.
+    """
 
     def __init__(self, posterior: NormalsPosterior) -> None:
         mixture = posterior.mixture
@@ -123,6 +128,8 @@ class NormalsProber(SteadyProber):
         super().__init__(posterior, layout, 8 * k * n * n)
         self.of = posterior
         self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)
+        few = n < LEAST_VARIABLES or posterior.is_restricted
+        self.shares = None if few else shares_of(tops, mixture.means, factors)
         self._control = Control()  # without limits
         self._rows_at_once = max(1, CLIMBED_ENTRIES // (k * n * n))
 
@@ -153,8 +160,17 @@ class NormalsProber(SteadyProber):
     def heed(self, control: Control) -> None:
         self._control = control
 
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """Search for shares of components above the threshold."""
+        if self.shares is None:
+            return super().tighten(work, log_factor, within, log_threshold)
+        done = self.shares.advance(work, log_threshold)
+        return Tightening(done, not done, not done, self.shares.found is not None, self.shares.log_bound)
+
     def starts(self) -> Points:
-        """Return the points reached by climbing from the components' means."""
+        """Return the points reached by climbing from the components' means, or from a better point just found."""
+        if self.shares is not None and self.shares.found is not None:
+            return self.climb(self.shares.found[None])
         order = np.argsort(-self.normals.log_tops, kind="stable")[:N_STARTS]
         return self.climb(self.normals.means[order])
 
@@ -293,6 +309,12 @@ class MixedProber(SteadyProber):
     def heed(self, control: Control) -> None:
         for part in self.parts:
             part.heed(control)
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """Tighten the bounds of each state's mixture."""
+        every = [part.tighten(work // len(self.parts), log_factor, within, log_threshold) for part in self.parts]
+        done, paused, complete, starts, bounds = zip(*every, strict=True)
+        return Tightening(sum(done), all(paused), all(complete), any(starts), max(bounds))
 
     def starts(self) -> Points:
         """Return the points reached by climbing from the components' means, in every state."""
