@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ MOST_POINTS, TOGETHER = 2**24, 4096  # feasible points of a listing, and of one 
 Step = Callable[[Any, int, int], Hashable]  # state, which variable, which of its states; None leads to nothing
 Spec = tuple[list[int], Hashable, Step]  # places of variables, and the state before the first
 Term = tuple[int, int, float]  # a variable's place, one of its states, and its weight
-SAFE = "safe"  # the state of a sum that stays within its bounds whatever follows
+SAFE = "safe"  # the state of a constraint that holds whatever follows
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,9 +249,8 @@ class _Reader:
 
     def read(self, kind: str, **given: Any) -> Iterable[Spec]:
         """Return the automata that together are one constraint, to be built."""
-        if kind in ("AtMost", "AtLeast", "Exactly"):
-            return self._counted(kind, **given)
-        known = {
+        known: dict[str, Callable[..., Iterable[Spec]]] = {
+            **dict.fromkeys(("AtMost", "AtLeast", "Exactly"), partial(self._counted, kind)),
             "Never": self._never,
             "Implies": self._implies,
             "AllDifferent": self._different,
@@ -308,17 +309,17 @@ class _Reader:
         for place, at, weight in terms:
             added[places.index(place)][at] += Fraction(float(weight))
         least, most = ([sum(map(pick, added[i + 1 :])) for i in range(len(added))] for pick in (min, max))
-        floor, ceiling = (None if bound is None else Fraction(float(bound)) for bound in (low, high))
+        floor = -math.inf if low is None else Fraction(float(low))
+        ceiling = math.inf if high is None else Fraction(float(high))
 
         def step(total: Any, i: int, at: int) -> Any:
             if total == SAFE:
                 return SAFE
             total += added[i][at]
             below, above = total + least[i], total + most[i]  # with what follows
-            if (ceiling is not None and below > ceiling) or (floor is not None and above < floor):
+            if below > ceiling or above < floor:
                 return None
-            is_safe = (ceiling is None or above <= ceiling) and (floor is None or below >= floor)
-            return SAFE if is_safe else total
+            return SAFE if floor <= below and above <= ceiling else total
 
         return places, Fraction(0), step
 
@@ -339,4 +340,9 @@ class _Reader:
         for point in points:
             self.budget.need(STATE_COST * len(known) * len(places), "the rows of a constraint")
             known.update(tuple(point[k] for k in order[:i]) for i in range(1, len(places) + 1))
-        return sorted(places), (), lambda path, i, at: (*path, at) if (*path, at) in known else None
+
+        def step(path: Any, i: int, at: int) -> Hashable:
+            longer = (*path, at)
+            return None if longer not in known else longer if i + 1 < len(places) else SAFE
+
+        return sorted(places), (), step

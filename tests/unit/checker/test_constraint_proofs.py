@@ -162,6 +162,13 @@ def test_automata_that_do_not_fit_are_refused():
         rules_of([huge], states, CheckBudget(seconds=0.0, end=0.0))
 
 
+def test_rows_need_no_state_of_their_own(monkeypatch):
+    monkeypatch.setattr("certimap.checker.constraints.MOST_STATES", 10)
+    states = {name: list(range(8)) for name in "ab"}
+    rules = rules_of([{"kind": "AllDifferent", "names": ["a", "b"]}], states)
+    assert sum(map(len, rules.points(np.full(2, 8)))) == 56
+
+
 def test_densities_of_labels_and_numbers_are_proved_under_constraints():
     domain = cm.Domain([cm.Categorical("c", ["a", "b", "d"]), cm.Categorical("e", ["a", "b"]), cm.Real("x")])
     build, logs = cm.CircuitBuilder(domain), np.log([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8]])
