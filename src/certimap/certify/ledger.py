@@ -233,9 +233,8 @@ class Ledger(Findings):
                         np.sum(boxes.holds(points) & (True if rules is None else rules.satisfied(points)))
                     )
         if rules is not None:
-            limit = max(MOST_LISTED, n_seen)
-            listed = None if boxes is None else rules.listed(limit, boxes.mask[0])
-            n_points = rules.count(limit) if boxes is None else -1 if listed is None else len(listed)
+            listed = None if boxes is None else rules.listed(max(MOST_LISTED, n_seen), boxes.mask[0])
+            n_points = rules.most if boxes is None else -1 if listed is None else len(listed)
         if n_seen != n_points:
             raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True

@@ -247,10 +247,10 @@ class Rules:
         """The layers of every automaton."""
         return [
             [
-                _Layer(int(self.domain.offsets[self.domain.index(v.name)]), table)
-                for v, table in zip(automaton.variables, automaton.tables, strict=True)
+                _Layer(int(self.domain.offsets[v]), table)
+                for v, table in zip(variables, automaton.tables, strict=True)
             ]
-            for automaton in self.automata
+            for variables, automaton in zip(self._variables, self.automata, strict=True)
         ]
 
     @cached_property
@@ -324,11 +324,6 @@ class Rules:
     def listable(self) -> int | None:
         """The number of answers, where there are few enough for `auto` to list them; else None."""
         return int(self.most) if self.most <= MOST_LISTED else None
-
-    def count(self, limit: int) -> float:
-        """Return the number of answers; inf where it is not known, and there may be more than `limit`."""
-        listed = self.listed(limit) if self.most == math.inf else None
-        return self.most if listed is None else len(listed)
 
     def listed(self, limit: int, mask: Flags | None = None) -> AnswerList | None:
         """Return all answers, in order; None where there are more than `limit`. Discrete domains only.

@@ -71,7 +71,7 @@ class Exhaustive(Solver):
                 "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'budget'"
             )
         if isinstance(posterior, ConstrainedPosterior):
-            if posterior.rules.count(self.max_states) <= self.max_states:
+            if posterior.rules.most <= self.max_states:
                 return None
             return (
                 f"solver 'exhaustive' would list more than max_states={self.max_states:,} joint states under the "
