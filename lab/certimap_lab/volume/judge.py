@@ -68,7 +68,7 @@ def answer(case: VolumeCase) -> MapResult | str:
         except ImpossibleEvidence:
             return IMPOSSIBLE
         except NoAnswer:
-            if case.truth.n_points:
+            if case.truth.n_points and case.log_evidence != -math.inf:
                 raise
             return INFEASIBLE
         except MissingDependency:

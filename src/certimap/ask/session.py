@@ -238,7 +238,9 @@ class Session:
             posterior, request = self.quick_posterior(query, control), self.request.in_a_hurry()
             control.found = None
             result = self.run(posterior, control, seed, progress, query, request)
-        except (ModelError, TimeUp, MemoryError) as problem:
+        except ImpossibleEvidence:
+            raise
+        except (ModelError, QueryError, TimeUp, MemoryError) as problem:
             raise TooLarge(
                 f"{cut[0]}, and no assignment was evaluated by then ({problem}); raise time_limit or max_memory, "
                 "observe more variables, or query other ones"

@@ -48,6 +48,7 @@ def run(
     counted = request.constraints and not isinstance(posterior, ConstrainedPosterior)
     knows = total is not None if counted else own
     if isinstance(posterior, TwoSided) or not knows:
+        control.check("summing p(e) for top_mass")  # raises TimeUp
         raise QueryError("top_mass needs p(e), and the model is too wide to sum; ask for top_k assignments")
     n_points = math.ceil(math.exp(min(domain.log_size, 60.0)) - 0.5)
     if isinstance(posterior, ConstrainedPosterior):
@@ -95,7 +96,8 @@ def _covering(
         slack += total[1] + bounds.slack(total[0]) + bounds.slack(found.log_joint)
         whole = 1.0 if found.log_prob is None else min(1.0, math.exp(min(0.0, shift + slack)))
         upper = found.log_joint_upper_bound if found.log_prob is None else upper
-    values = [math.exp(min(0.0, value + shift)) for _, value in found.top or () if value > -math.inf]
+    logs = [value for _, value in found.top or () if value > -math.inf or not request.constraints]
+    values = [math.exp(min(0.0, value + shift)) for value in logs]
     sums = np.array([0.0, *accumulate(values)])
     is_certain = certificate.kind in (CertificateKind.EXACT, CertificateKind.EPSILON) and certificate.epsilon < 1.0
     is_all = len(values) >= n_points or (is_certain and len(values) < request.n_answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.cli.main import main
-from certimap.core.control import Control
+from certimap.core.control import Control, TimeUp
 from certimap.solvers import covering
 from certimap.solvers.request import Request
 from certimap.testing.models import random_circuit, random_domain, random_network
@@ -182,3 +183,28 @@ def test_what_has_no_such_set_is_refused():
     )
     with pytest.raises(cm.QueryError, match=r"top_mass needs p\(e\)"):
         cm.map_query(unknown, top_mass=0.5)
+
+
+def test_a_heuristic_that_found_no_possible_assignment_shows_its_answer():
+    """Each of two inputs is as likely to be 0 as 1, and not both of them are."""
+    odd = np.zeros((2, 2, 2))
+    odd[[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]] = 1.0
+    tables = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": odd}
+    model = cm.BayesianNetwork.from_cpts({name: [0, 1] for name in "abc"}, {"c": ["a", "b"]}, tables)
+    found = cm.map_query(model, ["a", "b"], {"c": 1}, top_mass=0.9, solver="hybrid_bp", epsilon=0)
+    assert found.top == [(found.assignment, -math.inf)]
+    assert (found.top_mass.n, found.top_mass.is_reached) == (1, False)
+
+
+def test_a_hurry_in_which_p_of_e_is_not_summed_is_too_large(monkeypatch):
+    pairs = itertools.combinations(range(30), 2)
+    wide = cm.MarkovNetwork(
+        cm.Domain.of_sizes([2] * 30), [cm.Factor(pair, [[1.0, 2.0], [3.0, 1.0]]) for pair in pairs]
+    )
+
+    def late(*given, **how):
+        raise TimeUp("conditioning")
+
+    monkeypatch.setattr("certimap.ask.session.Session.posterior", late)
+    with pytest.raises(cm.errors.TooLarge, match=r"conditioning, and no assignment .*top_mass needs p\(e\)"):
+        cm.map_query(wide, ["0"], top_mass=0.9, time_limit=60)
