@@ -30,6 +30,7 @@ from certimap.ask.inference import sample as sample
 from certimap.ask.next_test import Gain as Gain
 from certimap.ask.next_test import NextTest as NextTest
 from certimap.ask.next_test import next_test as next_test
+from certimap.ask.track import Track as Track
 from certimap.checker.file import Proof as Proof
 from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
@@ -64,6 +65,7 @@ from certimap.core.result import ResultList as ResultList
 from certimap.core.result import Rule as Rule
 from certimap.core.result import Status as Status
 from certimap.core.result import TopMass as TopMass
+from certimap.core.steps import by_step as by_step
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
 from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork
@@ -81,6 +83,7 @@ from certimap.explanations import Explanation as Explanation
 from certimap.explanations import explain as explain
 from certimap.interop import from_object as from_object
 from certimap.interop.networks import to_pgmpy as to_pgmpy
+from certimap.interop.networks import unroll as unroll
 from certimap.interop.networkx_graphs import to_networkx as to_networkx
 from certimap.learn import datasets as datasets
 from certimap.networks import BayesianNetwork as BayesianNetwork

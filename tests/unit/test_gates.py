@@ -13,6 +13,7 @@ LAB = Path(__file__).resolve().parents[2] / "lab"
 # Where an attribute may be asked for by name: of modules, data frames, estimators, errors and own fields.
 # Never of posteriors, solvers, states or models: what they have is declared (see certimap/core/posterior.py).
 BY_NAME = {
+    "core/steps.py": 2,  # data frames
     "ask/api.py": 2,  # data frames
     "networks/costs.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings

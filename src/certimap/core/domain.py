@@ -87,6 +87,12 @@ class Categorical:
     def n_states(self) -> int:
         return len(self.states)
 
+    def renamed(self, name: str) -> Categorical:
+        """Return a variable of the same states called `name`; both share one table of them."""
+        made = object.__new__(Categorical)
+        vars(made).update(vars(self), name=name)
+        return made
+
     @cached_property
     def _positions(self) -> dict[Label, int]:
         return {label: i for i, label in enumerate(self.states)}

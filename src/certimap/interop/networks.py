@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from certimap.core.arguments import is_sequence, shown
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.core.logs import log_of
+from certimap.core.model import Model
 from certimap.core.named import needed
+from certimap.core.steps import at_step
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError, QueryError
 from certimap.interop import reading
@@ -20,15 +23,16 @@ from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kin
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
+from certimap.networks.unrolled import unrolled
 
 _ACCEPTED = (
-    "expected DiscreteBayesianNetwork, NaiveBayes, LinearGaussianBayesianNetwork, DiscreteMarkovNetwork or "
-    "FactorGraph"
+    "expected DiscreteBayesianNetwork, NaiveBayes, DynamicBayesianNetwork, LinearGaussianBayesianNetwork, "
+    "DiscreteMarkovNetwork or FactorGraph"
 )
 _BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
 _MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
 _GAUSSIAN = "LinearGaussianBayesianNetwork"
-_OTHERS = {"FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
+_DYNAMIC = "DynamicBayesianNetwork"
 OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
 Law = tuple[float, Iterable[tuple[Any, float]], float]  # intercept, parents with their weights, standard deviation
 
@@ -39,9 +43,21 @@ def read_pgmpy(x: Any, wishes: Wishes) -> Reading:
     kinds = set(classes_of(x))
     if _GAUSSIAN in kinds:
         return _gaussian_of_pgmpy(x)
-    if kinds & _OTHERS or not kinds & (_BAYESIAN | _MARKOV):
+    if _DYNAMIC in kinds:
+        return _of_steps(x, _bayesian(x), wishes.steps)
+    if "FunctionalBayesianNetwork" in kinds or not kinds & (_BAYESIAN | _MARKOV):
         raise reading.refuse(x, _ACCEPTED)
     return _bayesian(x) if kinds & _BAYESIAN else _markov(x)
+
+
+def _of_steps(x: Any, two: Reading, steps: int | None) -> Reading:
+    """Return a sequence of a number of steps; its two slices are compared with the object's."""
+    if steps is None:
+        raise ModelError(
+            f"a {kind_of(x)} stands for sequences of any length; certimap.unroll(model, steps) reads one"
+        )
+    assert isinstance(two.model, BayesianNetwork)
+    return replace(two, model=unrolled(two.model, steps), compared=two.model)
 
 
 def _check_unnamed(x: Any, wishes: Wishes) -> None:
@@ -146,7 +162,8 @@ def _domain(x: Any, nodes: list[Any], tables: list[Any]) -> Domain:
             if set(known) != set(found):
                 told = f"two tables of this {kind_of(x)} give node {variable!r} the states {known} and {found}"
                 raise ModelError(told)
-    names = [str(node) for node in nodes]
+    is_dynamic = _DYNAMIC in classes_of(x)
+    names = [at_step(str(node[0]), int(node[1])) if is_dynamic else str(node) for node in nodes]
     if len(set(names)) != len(names):
         doubled = next(name for name in names if names.count(name) > 1)
         raise ModelError(f"two nodes of this {kind_of(x)} are written {doubled!r}; names must be distinct as text")
@@ -282,7 +299,8 @@ def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
     domain = Domain(map(Categorical, names, labels))
     if "BayesNet" in kinds:
         read = BayesianNetwork(domain, [_factor(attribute(x, "cpt")(i), domain) for i in ids])
-        return Reading(read, lambda rows: [_log_joint(x, at) for at in _instances(x, names, rows)])
+        found = Reading(read, lambda rows: [_log_joint(x, at) for at in _instances(x, names, rows)])
+        return found if wishes.steps is None else _of_steps(x, found, wishes.steps)
     factors = [attribute(x, "factor")(scope) for scope in x.factors()]
     return Reading(
         MarkovNetwork(domain, [_factor(f, domain) for f in factors]),
@@ -322,6 +340,24 @@ def _gaussian_of_pyagrum(x: Any) -> Reading:
 
     names = [str(x.name(node)) for node in sorted(x.nodes())]
     return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(names, law, rows))
+
+
+def unroll(model: Any, steps: int) -> BayesianNetwork:
+    """Return a network of two slices as one for a sequence: `x[0]` and `x[1]` become `x[0]` ... `x[steps-1]`.
+
+    `model`: a `BayesianNetwork` over `x[0]` and `x[1]` (or `x0` and `xt`, as in pyagrum), a pgmpy
+    `DynamicBayesianNetwork`, or a pyagrum `BayesNet` of two slices. Slice 0 is step 0, and the last slice, here 1,
+    is every later step, where slice 0 means one step earlier; more slices look farther back. A variable of one
+    slice alone is of step 0 only, or of all others. A variable without a slice is one for the whole sequence; if
+    its parents are in the last slice, it follows the last step. `steps`: at least 1; all share their tables.
+
+    Raises ModelError for names without slices, a parent in a later slice or at a step that lacks it, states that
+    change from slice to slice, and an unsupported object. Cost: some 10 microseconds per variable and step.
+    """
+    made = reading.from_object(model) if isinstance(model, Model) else reading.from_object(model, steps=steps)
+    if not isinstance(made, BayesianNetwork):
+        raise ModelError(f"a {type(made).__name__} is no Bayesian network; unroll takes one of two slices")
+    return unrolled(made, steps) if made is model else made
 
 
 def _factor(tensor: Any, domain: Domain) -> Factor:

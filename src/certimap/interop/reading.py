@@ -148,6 +148,9 @@ READERS = {  # module and function here, by the package of an object's class
 LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy and CRFs"
 
 
+_SEQUENCES = ("HMM", "CRF", "DynamicBayesianNetwork", "BayesNet")  # or parts of models of them
+
+
 @overload
 def from_object(
     x: Any, *, steps: int | None = None, names: Sequence[str] | None = None, observations: Any = None
@@ -165,9 +168,9 @@ def from_object(
     x
         One of
 
-        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `LinearGaussianBayesianNetwork`,
-          `DiscreteMarkovNetwork`, `FactorGraph`;
-        - pyagrum: `BayesNet`, `MarkovRandomField`, `CLG`;
+        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
+          `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`;
+        - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`;
         - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
         - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
           ones (the means of their posterior);
@@ -180,7 +183,8 @@ def from_object(
 
         or a model of certimap, which is returned unchanged.
     steps
-        The number of steps of a hidden Markov model whose observations are variables (not every kind allows it).
+        The number of steps of a dynamic network (see `unroll`), or of a hidden Markov model whose observations are
+        variables (not every kind allows it).
     names
         Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
         scikit-learn without feature names); by default "0", "1", ...
@@ -226,8 +230,8 @@ def from_object(
         raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
     wishes = Wishes(steps, None if names is None else list(names), observations)
     given = (steps is not None) + (observations is not None)
-    if given > any("HMM" in name or "CRF" in name for name in classes_of(x)):
-        of = "a hidden Markov model takes one of them, a CRF observations, other models neither"
+    if given > any(any(kind in name for kind in _SEQUENCES) for name in classes_of(x)):
+        of = "a hidden Markov model takes one of them, a CRF observations, a dynamic network steps, others neither"
         raise ModelError(f"steps or observations are given with a {kind_of(x)}; {of}")
     convert = at(f"certimap.interop.{reader}")
     try:

@@ -242,8 +242,9 @@ def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
     """Return conditional tables with rows that add to 1 or are zeros; ModelError names a row that does not."""
     normalise = RowNormaliser("the network")
     found: list[Factor] = []
+    right = set[int]()  # arrays, which steps of a sequence share
     for factor in factors:
-        normalised, wrong = normalise(factor)
+        normalised, wrong = (factor, None) if id(factor.entries) in right else normalise(factor)
         if wrong is not None:
             given = _given(domain, factor.scope, wrong)
             raise ModelError(
@@ -252,6 +253,7 @@ def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
                 "zeros for a configuration that cannot occur"
             )
         found.append(normalised)
+        right.add(id(normalised.entries))
     normalise.warn()
     return found
 

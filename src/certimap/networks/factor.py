@@ -102,6 +102,12 @@ class Factor:
             factor.table = values
         return factor
 
+    def over(self, scope: tuple[int, ...]) -> Factor:
+        """Return a factor of the same numbers over the variables of `scope`; both share one array."""
+        factor = self.part(scope, self.entries)
+        factor.is_positive, factor.has_taken_sign = self.is_positive, True
+        return factor
+
     @cached_property
     def table(self) -> Floats:
         """The values, float64; 0 or inf where the log is out of range."""

@@ -76,7 +76,8 @@ def min_fill(
     Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not counted
     again each time that one of them goes: 1,000 variables take some 3 ms.
     """
-    search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
+    later = sizes.keys() - set(first) if first else ()
+    search = _Search(scopes, sizes, dict.fromkeys(later, QUERIED), control)
     rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
     found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
     return None if found is None else search.measured(found.order, query)
@@ -345,7 +346,8 @@ def _neighbours(scopes: Iterable[Collection[int]], variables: Sequence[int]) -> 
     for length, flat in by_length.items():
         members = np.array(flat, np.int64).reshape(-1, length) if length > 1 else np.empty((0, 1), np.int64)
         pairs += [members[:, i] * n + members[:, j] for i in range(length) for j in range(length) if i != j]
-    rows, near = np.divmod(np.unique(np.concatenate(pairs)), n)
+    found = np.sort(np.concatenate(pairs))  # np.unique of numpy 2.3 hashes, which takes some ten times as long
+    rows, near = np.divmod(found[np.diff(found, prepend=-1) > 0], n)
     pointers = np.zeros(len(variables) + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=len(variables)), out=pointers[1:])
     return pointers, near
