@@ -1,10 +1,14 @@
 """`certimap solve MODEL --rows FILE.csv -o ANSWERS.csv`: one line per row, whole or not at all."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import csv
 import gzip
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -33,14 +37,15 @@ def test_every_row_has_a_line(capsys, examples, tmp_path):
     assert captured.out == ""
     assert "2 of 4 rows answered" in captured.err
     lines = lines_of(out)
-    assert [line["row"] for line in lines] == ["1", "2", "3", "4"]
+    assert [line["xray"] for line in lines] == ["yes", "maybe", "no", "no"]
     assert [line["status"] == "failed" for line in lines] == [False, True, True, False]
     assert "'maybe' is no state" in lines[1]["error"]
     result = cm.map_query(cm.read(model), None, {"xray": "yes", "asia": "no"})
     assert {name: lines[0][name] for name in result.assignment} == result.assignment
     assert float(lines[0]["log_prob"]) == result.log_prob
-    assert lines[0]["kind"] == "exact"
-    assert lines[3]["lung"] == "yes"  # observed here, asked for elsewhere
+    assert lines[0]["certificate"] == "exact"
+    assert float(lines[0]["probability"]) == pytest.approx(math.exp(result.log_prob or 0.0))
+    assert lines[3]["lung"] == "yes"  # as it was in the table
 
 
 def test_some_variables_and_gzip(examples, tmp_path):
@@ -52,7 +57,7 @@ def test_some_variables_and_gzip(examples, tmp_path):
     )
 
     text = gzip.decompress(out.read_bytes()).decode()
-    assert text.splitlines()[0].startswith("row,lung,log_prob")
+    assert text.splitlines()[0].startswith("xray,lung,lung_probability,certificate,log_prob")
     assert len(text.splitlines()) == 3
 
 
@@ -73,9 +78,62 @@ def test_what_cannot_be_written_is_said_first(capsys, examples, tmp_path, monkey
 def test_an_unknown_column_fails_at_once(capsys, examples, tmp_path):
     (tmp_path / "rows.csv").write_text("xray,smoked\nyes,no\n")
     out = tmp_path / "answers.csv"
-    assert main(["solve", str(examples / "asia.bif"), "--rows", str(tmp_path / "rows.csv"), "-o", str(out)]) == 2
+    command = ["solve", str(examples / "asia.bif"), "--rows", str(tmp_path / "rows.csv"), "-o", str(out)]
+    assert main([*command, "--strict"]) == 2
     assert "'smoked' is no variable" in capsys.readouterr().err
     assert not out.exists()
+    assert main(command) == 0
+    assert "ignored, for the model has no such variables: 'smoked'" in capsys.readouterr().err
+    (tmp_path / "rows.csv").write_text("smoked\nno\n")
+    assert main(command) == 2
+
+
+MODEL = "x;y;plan;when\n" + "".join(
+    f"{k % 40};{k % 2 * 10},5{k % 10};{'ab'[k % 2]};0{k % 7 + 1}.05.2024\n" for k in range(80)
+)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learned")
+    (folder / "t.csv").write_text(MODEL)
+    options = ["--method", "mixture", "--set", "n_components=2", "--kinds", "when=day", "--no-held-out"]
+    assert main(["learn", str(folder / "t.csv"), "-o", str(folder / "m.npz"), "--rng", "0", *options]) == 0
+    return folder / "m.npz"
+
+
+def test_columns_that_are_asked_are_answered_beside_their_own(learned, tmp_path, capsys):
+    rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text('note;plan;y;when\nfirst;a;0,51;01.05.2024\n"se;cond";;10,55;\nthird;B;10,55;\nlast;zz;0,5;\n')
+    command = ["solve", str(learned), "--rows", str(rows), "-o", str(out), "--rng", "0"]
+    assert main([*command, "-q", "plan"]) == 0
+    lines = list(csv.DictReader(out.open(newline=""), delimiter=";"))
+    assert [line["note"] for line in lines] == ["first", "se;cond", "third", "last"]
+    assert [line["plan"] for line in lines] == ["a", "", "B", "zz"]
+    assert [line["y"] for line in lines] == ["0,51", "10,55", "10,55", "0,5"]
+    assert [line["plan_answer"] for line in lines][:2] == ["a", "b"]
+    assert all(0.5 < float(line["plan_probability"].replace(",", ".")) <= 1.0 for line in lines[:2])
+    assert {line["certificate"] for line in lines[:2]} == {"exact"}
+    assert main([*command, "-q", "plan,when", "--time-limit", "5"]) == 0
+    lines = list(csv.DictReader(out.open(newline=""), delimiter=";"))
+    assert all(re.fullmatch(r"\d\d\.05\.2024", line["when_answer"]) for line in lines[:2])
+
+
+def test_fill_answers_the_empty_cells_alone(learned, tmp_path, capsys):
+    rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text("plan;y;x\na;0,51;3\n;10,55;4\nb;;\n?;10,51;39\nzz;0,5;1\n")
+    command = ["solve", str(learned), "--rows", str(rows), "-o", str(out), "--rng", "0", "--fill", "-q", "plan,y"]
+    assert main(command) == 3
+    assert "4 of 4" not in capsys.readouterr().err
+    lines = list(csv.DictReader(out.open(newline=""), delimiter=";"))
+    assert [line["plan"] for line in lines] == ["a", "b", "b", "b", "zz"]
+    assert lines[0]["certificate"] == lines[0]["status"] == ""
+    assert lines[4]["status"] == "failed"
+    assert 9.0 < float(lines[2]["y"].replace(",", ".")) < 12.0
+    assert lines[2]["x"] == ""
+    assert main([*command, "--lenient"]) == 0
+    lines = list(csv.DictReader(out.open(newline=""), delimiter=";"))
+    assert [line["plan"] for line in lines] == ["a", "b", "b", "b", "a"]
 
 
 # Starts the command as its script does, and counts the rows that it answers on standard error.

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
+from certimap.ask.batch import BatchRow, Extra, OnError, Unknown, check_errors, collect, map_rows, rows_of_table
 from certimap.ask.session import Session, askable, joined, model_of
-from certimap.core.arguments import Record, check_whole, flag_checked, is_dict, keywords_hinted
+from certimap.core.arguments import Record, check_whole, flag_checked, is_dict, is_mapping, keywords_hinted
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
 from certimap.core.progress import Progress as Bar
-from certimap.core.query import Evidence, check_names
+from certimap.core.query import Evidence
 from certimap.core.result import FailedQuery, MapResult, ResultList
 from certimap.errors import SolverError
 from certimap.kernels.notice import announce_compilation
+from certimap.learn.table import has_names
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.record import is_on_terminal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from certimap.io.logic import Weights
 
     Given = Evidence | pd.Series | None
+    Rows = DataFrame | Sequence[Evidence]
 
 
 @keywords_hinted()
@@ -84,6 +86,8 @@ class MapSettings(QuerySettings, total=False):
     max_proof: int
     n_jobs: int | None
     executor: Executor | None
+    extra: Extra
+    unknown: Unknown
 
 
 @overload
@@ -94,7 +98,7 @@ def map_query(  # pyright: ignore[reportOverlappingOverload]  # a call without e
 def map_query(
     model: Any,
     variables: Names = None,
-    evidence: DataFrame = ...,
+    evidence: Rows = ...,
     *,
     errors: Literal["raise"] = "raise",
     **settings: Unpack[MapSettings],
@@ -103,7 +107,7 @@ def map_query(
 def map_query(
     model: Any,
     variables: Names = None,
-    evidence: DataFrame = ...,
+    evidence: Rows = ...,
     *,
     errors: OnError,
     **settings: Unpack[MapSettings],
@@ -114,7 +118,7 @@ def map_query(  # pyright: ignore[reportOverlappingOverload]  # without evidence
 ) -> MapResult: ...
 @overload
 def map_query(
-    model: Any, variables: Names = None, evidence: DataFrame = ..., *, solver: str | Solver, **solver_options: Any
+    model: Any, variables: Names = None, evidence: Rows = ..., *, solver: str | Solver, **solver_options: Any
 ) -> ResultList[Any]: ...
 def map_query(
     model: Any,
@@ -146,6 +150,8 @@ def map_query(
     max_proof: int = DEFAULT_PROOF,
     n_jobs: int | None = None,
     executor: Executor | None = None,
+    extra: Extra = "refuse",
+    unknown: Unknown = "refuse",
     **solver_options: Any,
 ) -> MapResult | ResultList[Any]:
     """Return the most probable assignment of some variables given others, everything else summed out.
@@ -161,7 +167,8 @@ def map_query(
         A mapping or pandas Series from names to values: a label; None or NaN for unobserved; a set of labels as a
         restriction; one likelihood per state; a number for a real variable, or a (low, high) tuple as its
         interval. If the evidence assigns every variable, the answer is the empty assignment, with ln p = 0 and
-        ln p(e) in `log_evidence`. A data frame with one column per variable asks one query per row.
+        ln p(e) in `log_evidence`. A table asks one query per row: a frame (pandas, polars, or any with columns by
+        name) or a list of mappings. What it holds of `variables` is no evidence.
     epsilon, delta
         The requested certificate: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
         `epsilon=0` requests exactness within `tolerance`; `delta=0` forbids probabilistic stops.
@@ -205,7 +212,7 @@ def map_query(
         Whether to show progress; None: only on a terminal. A function receives history entries. Compilation of
         kernels, which happens once, is shown too.
     errors
-        For data frames. "raise": the first failing row ends the batch, with an error that names the row.
+        For tables. "raise": the first failing row ends the batch, with an error that names the row.
         "keep": a failing row gets a `FailedQuery` with the error message, and the other rows are answered.
     virtual_evidence, show_progress
         pgmpy's names: tables over single variables, which join `evidence` as likelihoods; and `progress`.
@@ -215,6 +222,9 @@ def map_query(
         Workers for the rows of a data frame, or for the parts of one hard query: a number of local processes
         (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
         one thread unless `workers` is given; answers depend on neither number. See docs/many-machines.md.
+    extra, unknown
+        For tables: "refuse" or "ignore" columns that are no variables; "refuse" labels that are no states, or take
+        them as "missing". A variable with the state "(other)" takes such labels for it.
     **solver_options
         Settings of a named solver.
 
@@ -235,7 +245,7 @@ def map_query(
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
-    check_errors(errors)
+    check_errors(errors, extra, unknown)
     max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")
     evidence = joined(evidence, virtual_evidence)
     flag_checked("proof", proof)
@@ -263,8 +273,11 @@ def map_query(
     if told is True or (told is None and is_on_terminal()):
         announce_compilation()
     session = Session(model_of(model), request)
-    if hasattr(evidence, "iterrows") and hasattr(evidence, "columns"):
-        return _answer_frame(session, variables, evidence, rng, (errors, n_jobs, executor, told))
+    if not is_mapping(evidence) and has_names(evidence):
+        if request.upper_bound is not None:
+            raise SolverError("upper_bound bounds one query, and a table holds many; ask them one by one")
+        rows = rows_of_table(variables, evidence, askable(session.model).domain, extra, unknown)
+        return _answer_rows(session, rows, rng, (errors, n_jobs, executor, told))
     given: Any = evidence.copy() if is_dict(evidence) else evidence  # the caller may change it later
     seed, ask = seed_of(rng), lambda: (variables, given)
     if n_jobs is None and executor is None:
@@ -276,23 +289,19 @@ def map_query(
         return answer_shared(session, ask, seed, pool, told)
 
 
-def _answer_frame(
+def _answer_rows(
     session: Session,
-    variables: Names,
-    frame: Any,
+    rows: Sequence[BatchRow],
     rng: Any,
     how: tuple[OnError, int | None, Executor | None, Progress],
 ) -> ResultList[Any]:
-    """Answer each row of a data frame; `how` is (errors, n_jobs, executor, progress) as in `map_query`."""
-    if session.request.upper_bound is not None:
-        raise SolverError("upper_bound bounds one query, and a data frame holds many; ask them one by one")
-    check_names(askable(session.model).domain, variables, frame.columns)
-    rows, (errors, n_jobs, executor, progress) = rows_of_frame(variables, frame), how
+    """Answer each row of a table; `how` is (errors, n_jobs, executor, progress) as in `map_query`."""
+    errors, n_jobs, executor, progress = how
     shown = False if callable(progress) else progress
     with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
         found = map_rows(session, rows, rng, errors, pool, False if bar.is_shown else progress)
         answers, interrupted = collect(bar.counted(found))
-    return ResultList(answers, list(frame.index)[: len(answers)], interrupted=interrupted)
+    return ResultList(answers, [row.label for row in rows[: len(answers)]], interrupted=interrupted)
 
 
 @keywords_hinted()

@@ -11,17 +11,21 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from certimap.ask.session import Ready, Session
-from certimap.core.arguments import is_dict
+from certimap.core.arguments import is_dict, is_records
+from certimap.core.domain import OTHER, Categorical, Domain, Variable
 from certimap.core.executors import Spread
 from certimap.core.posterior import Posterior
-from certimap.core.query import Query, refuse_doubled
+from certimap.core.query import Query, check_names
 from certimap.core.result import FailedQuery, MapResult, Origin
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
+from certimap.learn.table import Column, columns_of
 from certimap.solvers.driver import Progress, n_interrupts, seed_of
 from certimap.solvers.registry import entry
 from certimap.solvers.request import Request
 
 OnError = Literal["raise", "keep"]
+Extra = Literal["refuse", "ignore"]
+Unknown = Literal["refuse", "missing"]
 TOGETHER = 256  # rows conditioned together
 N_KEPT = 4096  # answers kept for later rows that ask the same
 N_PARTS = 64  # parts that rows are split into; serves up to this many workers
@@ -124,11 +128,11 @@ def _text_of(row: BatchRow) -> str | None:
         variables, evidence = row.ask()
     except CertimapError:  # the row fails in its turn
         return None
-    is_plain = is_dict(evidence) and all(type(value) in _PLAIN for value in evidence.values())
+    is_plain = is_dict(evidence) and all(type(value) in PLAIN for value in evidence.values())
     return repr((variables, evidence)) if is_plain and type(variables) in (str, list, tuple, type(None)) else None
 
 
-_PLAIN = (str, int, float, bool, type(None))  # whose `repr` tells them apart
+PLAIN = (str, int, float, bool, type(None))  # types of hard evidence, whose `repr` tells values apart
 
 
 def _suits_every_seed(outcome: Outcome, request: Request) -> TypeGuard[MapResult]:
@@ -196,21 +200,46 @@ def _answer_part(session: Session, sent: Sequence[_Sent]) -> dict[int, Outcome]:
     return {number: outcome for (number, *_), outcome in zip(sent, outcomes, strict=True)}
 
 
-def check_errors(errors: str) -> None:
-    """Raise SolverError unless `errors` is "raise" or "keep"."""
-    if errors not in ("raise", "keep"):
-        raise SolverError(f"errors is {errors!r}; expected 'raise' or 'keep'")
+def check_errors(errors: str, extra: str = "refuse", unknown: str = "refuse") -> None:
+    """Raise SolverError unless each word is one of its two."""
+    given = {"errors": (errors, "raise", "keep"), "extra": (extra, "refuse", "ignore")}
+    for name, (word, *accepted) in {**given, "unknown": (unknown, "refuse", "missing")}.items():
+        if word not in accepted:
+            raise SolverError(f"{name} is {word!r}; expected {' or '.join(map(repr, accepted))}")
 
 
-def rows_of_frame(variables: Any, frame: Any) -> list[BatchRow]:
-    """Return one row for each row of a data frame whose columns are variables."""
-    columns: list[Any] = list(frame.columns)
-    refuse_doubled(columns, "the frame of evidence has two columns")
-    rows = zip(list(frame.index), frame.itertuples(index=False, name=None), strict=True)
+def rows_of_table(
+    variables: Any, table: Any, domain: Domain, extra: Extra = "refuse", unknown: Unknown = "refuse"
+) -> list[BatchRow]:
+    """Return one row for each row of a table whose columns are variables; labels of asked ones are no evidence.
+
+    `extra`: whether other columns are refused; `unknown`: whether labels that are no states are refused too.
+    """
+    asked = () if variables is None else (variables,) if isinstance(variables, str) else tuple(variables)
+    columns = {c.name: c for c in columns_of(table)}
+    kept = [name for name in columns if extra == "refuse" or name in domain]
+    check_names(domain, variables, kept)
+    n_rows = len(next(iter(columns.values())).values) if columns else 0
+    index = None if is_records(table) else getattr(table, "index", None)
+    labels = list(range(n_rows)) if index is None else list(index)
+    values = [_evidence_of(columns[name], domain[name], unknown, name in asked) for name in kept]
+    rows = zip(labels, zip(*values, strict=True) if kept else [()] * n_rows, strict=True)
     return [
-        BatchRow(label, lambda held=held: (variables, dict(zip(columns, held, strict=True))), f"row {label!r}")
+        BatchRow(label, lambda held=held: (variables, dict(zip(kept, held, strict=True))), f"row {label!r}")
         for label, held in rows
     ]
+
+
+def _evidence_of(column: Column, variable: Variable, unknown: Unknown, is_asked: bool) -> list[Any]:
+    """Return the values of a column, None where missing."""
+    labels, some = column.categories, column.values.tolist()
+    values = [None if gone else labels[v] if labels else v for v, gone in zip(some, column.missing, strict=True)]
+    if is_asked:
+        return [None if isinstance(v, PLAIN) else v for v in values]
+    if isinstance(variable, Categorical) and (unknown == "missing" or OTHER in variable):
+        default = OTHER if OTHER in variable else None
+        return [default if v is not None and isinstance(v, PLAIN) and v not in variable else v for v in values]
+    return values
 
 
 def collect(answers: Iterable[MapResult | FailedQuery]) -> tuple[list[Any], bool]:

@@ -13,7 +13,7 @@ import typer
 from certimap import io
 from certimap.cli import options
 from certimap.cli.options import EncodingOption, argument, option, split_list
-from certimap.errors import DataError, ModelError, QueryError, SolverError
+from certimap.errors import ModelError, QueryError
 from certimap.io.formats import format_of
 from certimap.io.text_tables import TextTable, has_header, read_text_table
 
@@ -21,14 +21,8 @@ from certimap.io.text_tables import TextTable, has_header, read_text_table
 class Method(StrEnum):
     """How a model is learned."""
 
-    LEARNSPN = "learnspn"
-    CHOW_LIU = "chow-liu"
-    CLT_MIXTURE = "clt-mixture"
-    HCLT = "hclt"
-    MIXTURE = "mixture"
-    GAUSSIAN_MIXTURE = "gaussian-mixture"
-    REGION_GRAPH = "region-graph"
-    AUTO = "auto"
+    LEARNSPN, AUTO, CHOW_LIU, CLT_MIXTURE = "learnspn", "auto", "chow-liu", "clt-mixture"
+    HCLT, MIXTURE, GAUSSIAN_MIXTURE, REGION_GRAPH = "hclt", "mixture", "gaussian-mixture", "region-graph"
 
 
 Words = list[str] | None
@@ -72,8 +66,11 @@ class JudgeOptions:
     valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None
     test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None
     held_out: Annotated[
-        float, typer.Option("--held-out", help="Share of the rows that judge, without --test; 0 for none.")
-    ] = 0.1
+        bool,
+        typer.Option(
+            help="Without --valid and --test, a model of nine tenths of the rows is judged by the others."
+        ),
+    ] = True
 
 
 def learn(
@@ -97,34 +94,35 @@ def learn(
     """
     from certimap.kernels.notice import announce_compilation
     from certimap.learn import prepare, score_samples
-    from certimap.learn.choice import AutoLearner, held_out_scores, learner
+    from certimap.learn.choice import INDEPENDENCE, TRIED, best_of, learned
 
     _check_output(output, method)
     announce_compilation()
-    given = {"random_state": rng, **({} if time_limit is None else {"time_limit": time_limit})}
-    try:
-        estimator = learner(method.value, **given, **options.parse_settings(settings))
-    except DataError as error:
-        raise SolverError(f"method {method.value!r}: {error}") from None
+    given: Any = {"rng": rng, **options.parse_settings(settings)}
+    if time_limit is not None or method is not Method.AUTO:
+        given["time_limit"] = time_limit
     text = table.read(data)
     _say(f"{data}: {text}")
     kinds: Any = {name.strip(): kind.strip() for name, _, kind in (x.partition("=") for x in _listed(table.kinds))}
-    also = [] if judges.valid is None else [table.read(judges.valid)]
     chosen = _listed(table.columns) or None
-    rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool, also=also)
-    model = estimator.fit(rows, valid=rows.also[0] if also else None).model_
+    rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool)
+    best, scores = method.value, dict[str, float]()
+    if method is Method.AUTO or (judges.held_out and judges.valid is judges.test is None and len(text.rows) >= 20):
+        model, best, scores = best_of(rows, TRIED if method is Method.AUTO else [best], **given)
+    else:
+        also = None if judges.valid is None else prepare(table.read(judges.valid), kinds=kinds, columns=list(rows))
+        model = learned(best, rows, valid=also, **given)
     _say(f"\n{model.source_columns}\n")
     io.write(model, output)
-    _say(f"{output}: {model!r}")
-    if isinstance(estimator, AutoLearner):
-        scores = sorted(estimator.scores_.items(), key=lambda item: -item[1])
-        late = "; the time limit cut the choice short" if estimator.timed_out_ else ""
-        _say(f"{estimator.method_} is the best on held-out rows{late}; mean log-likelihoods in nats: "
-             + ", ".join(f"{name} {score:.6f}" for name, score in scores))  # fmt: skip
-    elif judges.test is None and not also and judges.held_out > 0.0:
-        learned, plain, n_held = held_out_scores(estimator, rows, judges.held_out)
-        gain = f"{plain:.6f} with independent columns: a gain of {learned - plain:.6f}"
-        _say(f"{n_held} held-out rows: mean log-likelihood {learned:.6f} nats, learned from the others; {gain}")
+    _say(f"{output}: {model!r}{' by ' + best if method is Method.AUTO else ''}")
+    if scores:
+        _say("mean log-likelihoods of held-out rows by models of the others, in nats:")
+        _say(
+            "".join(
+                f"\n  {score:.6f}  {name}" for name, score in sorted(scores.items(), key=lambda pair: -pair[1])
+            )
+        )
+        _say(f"a row is {scores[best] - scores[INDEPENDENCE]:.6f} nats more probable than by independent columns")
     if judges.test is not None:
         score = score_samples(model, table.read(judges.test).columns_of(model.domain)).mean()
         _say(f"{judges.test}: mean log-likelihood {score:.6f} nats")

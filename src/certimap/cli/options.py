@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial, wraps
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 import certimap
-from certimap.ask.batch import BatchRow
+from certimap.ask.batch import PLAIN, BatchRow
 from certimap.core.constraints import AtMost, Constraint, Never, constraints_of
 from certimap.core.domain import Domain
 from certimap.core.model import Model
@@ -23,6 +23,7 @@ from certimap.io import evidence as files
 from certimap.io.evidence import ASSIGNMENT_FORMATS, Asked, Evidence, EvidenceCase, TextOptions
 from certimap.io.files import parsed_json, suffix_of
 from certimap.io.formats import suffixes
+from certimap.io.text_tables import TextTable, read_text_table
 from certimap.solvers.registry import names
 
 
@@ -245,6 +246,10 @@ class EvidenceOptions:
         ),
     ] = None
     evid_kind: Annotated[EvidLayout | None, option("--evid-kind", help="How an ambiguous .evid is read.")] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse tables with columns that are no variables.")] = (
+        False
+    )
+    lenient: Annotated[bool, typer.Option("--lenient", help="Cells that are no states count as missing.")] = False
     encoding: EncodingOption = None
     separator: SeparatorOption = None
     do: DoOption = None
@@ -252,13 +257,17 @@ class EvidenceOptions:
     @property
     def text(self) -> TextOptions:
         """How text files are read."""
-        return TextOptions(self.encoding, self.separator, None if self.evid_kind is None else self.evid_kind.value)
+        layout = None if self.evid_kind is None else self.evid_kind.value
+        return TextOptions(self.encoding, self.separator, layout, self.strict, self.lenient)
 
     def read_model(self) -> Model:
         return after(self.do, certimap.read(self.model, encoding=self.encoding))
 
-    def rows(self, domain: Domain, query_file: Path | None = None) -> list[BatchRow]:
-        """Join options and files into queries: one, or one per case of a file."""
+    def rows(self, domain: Domain, query_file: Path | None = None, fill: bool = False) -> list[BatchRow]:
+        """Join options and files into queries: one, or one per case of a file.
+
+        A row's label of a query variable is no evidence; with `fill` it is, and the query is of the empty cells.
+        """
         names = parse_query(self.query, domain)
         given = parse_evidence(self.evidence, domain)
         if names is not None and query_file is not None:
@@ -268,7 +277,8 @@ class EvidenceOptions:
         if query_file is not None:
             asked = files.read_query_cases(query_file, domain, self.text)
         if self.evidence_file is not None:
-            rows = files.read_evidence_cases(self.evidence_file, domain, self.text)
+            text = replace(self.text, lenient=() if fill else tuple(names or ()))
+            rows = files.read_evidence_cases(self.evidence_file, domain, text)
         if len(asked) > 1 and len(rows) == len(asked):
             pairs = list(zip(asked, rows, strict=True))
         elif len(asked) > 1 and len(rows) > 1:
@@ -279,12 +289,22 @@ class EvidenceOptions:
 
         def joined(one: EvidenceCase, row: EvidenceCase) -> Asked:
             (variables, more), (_, found) = one.read(), row.read()
-            return variables, merged((given, more, found))
+            known = {name for name, v in found.items() if v is not None and isinstance(v, PLAIN)}
+            if fill:
+                return [n for n in variables or found if n not in known], merged((given, more, found))
+            own = {n: value for n, value in found.items() if n not in known.intersection(variables or ())}
+            return variables, merged((given, more, own))
 
         return [
             BatchRow(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
             for number, (one, row) in enumerate(pairs, 1)
         ]
+
+    def read_rows(self) -> TextTable | None:
+        """Return the table of --rows, if it is one."""
+        if self.evidence_file is None or suffix_of(self.evidence_file) != "csv":
+            return None
+        return read_text_table(self.evidence_file, encoding=self.encoding, separator=self.separator)
 
     def read_case(self, query_file: Path | None = None) -> tuple[Model, list[str] | None, dict[str, Any]]:
         """Read the model, and the query and evidence of one case."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,12 +34,14 @@ from certimap.core.domain import Domain, Label
 from certimap.core.executors import workers_of
 from certimap.core.model import Model
 from certimap.core.progress import Progress
-from certimap.core.result import FailedQuery, MapResult
+from certimap.core.result import FailedQuery, MapResult, ResultList
 from certimap.core.summary import aligned, facts_of, log_text, warnings_of
 from certimap.errors import CertimapError, QueryError, SolverError
+from certimap.io.cells import Convention, iso
 from certimap.io.evidence import ASSIGNMENT_FORMATS
 from certimap.io.files import suffix_of, write_text
 from certimap.io.formats import suffixes
+from certimap.io.text_tables import TextTable
 from certimap.solvers.request import Request, Settings
 
 if TYPE_CHECKING:
@@ -148,13 +151,19 @@ class AnswerOptions:
             help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
         ),
     ] = OnError.KEEP
+    fill: Annotated[
+        bool,
+        typer.Option(
+            "--fill", help="Answer the empty cells of --rows (of --query) alone; the others are evidence."
+        ),
+    ] = False
     as_json: JsonOption = False
     output: Annotated[
         Path | None,
         option(
             "--output",
             "-o",
-            help="Write the answers as JSON here too; in place of printing, a .csv gets a line per row.",
+            help="Write the answers as JSON here too; a .csv gets the rows with their answers, not printed.",
         ),
     ] = None
     proof: Annotated[
@@ -215,7 +224,8 @@ def solve(
         text = f"--preset {ask.preset.value} is a solver with its settings; leave --solver {ask.solver} out"
         raise QueryError(text)
     source = case.read_model()
-    rows = case.rows(source.domain, query_file)
+    rows = case.rows(source.domain, query_file, answer.fill)
+    asked = [row for row in rows if not answer.fill or not _is_full(row)]
     settings = ask.read(source.domain, case)
     settings["constraints"] = rules.read(source.domain) or None
     announce_compilation()
@@ -225,16 +235,19 @@ def solve(
     on_error = "raise" if len(rows) == 1 else answer.errors.value
     session = Session(source, Request.of(**settings))
     with workers_of(answer.jobs, None) as pool:
-        answers = map_rows(session, rows, ask.rng, on_error, pool, None if answer.table is None else False)
+        answers = map_rows(session, asked, ask.rng, on_error, pool, None if answer.table is None else False)
         if answer.proof is not None:
             answers = _proved(answers, answer.proof)
         if answer.table is not None:
-            code = write_answers(answer.table, rows, answers)
+            table = case.read_rows() if query_file is None else None
+            table = table or TextTable("", ["row"], [[str(row.label)] for row in rows], [], ",")
+            lines = AnswerTable(table, answer.fill or not case.query)
+            code = write_answers(answer.table, rows, asked, answers, lines)
         else:
             is_recorded = answer.as_json or answer.output is not None
             describe = _describer(source, str(case.model), settings) if is_recorded else None
             wishes = {"time_limit": ask.time_limit, "workers": ask.workers} if answer.explain else None
-            code = AnswerPrinter(rows, answer.as_json, describe, answer.output, wishes).print_all(answers)
+            code = AnswerPrinter(asked, answer.as_json, describe, answer.output, wishes).print_all(answers)
     if code:
         raise typer.Exit(code)
 
@@ -424,56 +437,86 @@ def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:
     print_rows(rows, indent="  ")
 
 
-FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
+FACTS = ("log_prob", "log_upper_bound", "log_evidence", "epsilon", "delta", "status", "error")
 
 
-def write_answers(path: Path, rows: Sequence[BatchRow], answers: Iterable[MapResult | FailedQuery]) -> int:
-    """Answer rows, show progress, and write one line per row; return the exit code.
-
-    A line has the row's number, its variables, natural logs, the certificate, and the error of a failed row.
-    Variables have the answer's labels, or the row's evidence for variables queried only by other rows. Ctrl-C ends
-    the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130 after Ctrl-C.
-    """
-    with Progress("rows", len(rows)) as bar:
-        found, stopped = collect(bar.counted(answers))
-    write_text(path, _table(rows, found))
-    failed = [str(row.label) for row, answer in zip(rows, found, strict=False) if isinstance(answer, FailedQuery)]
-    _print_summary("row", f" in {path}", len(rows), len(found), failed)
-    return CUT_SHORT if stopped and len(found) < len(rows) else SOME_FAILED if failed else 0
-
-
-def _table(rows: Sequence[BatchRow], found: Sequence[MapResult | FailedQuery]) -> str:
-    """Return the lines of all rows, including rows not reached."""
-    asked = dict.fromkeys(n for a in found if isinstance(a, MapResult) for n in a.assignment)
-    facts = {name: name if name not in asked else f"{name} of the answer" for name in ("row", *FACTS)}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([facts["row"], *asked, *(facts[name] for name in FACTS)])
-    for k, row in enumerate(rows):
-        answer = found[k] if k < len(found) else None
-        known: Mapping[str, Any] = _observed(row)
-        if isinstance(answer, MapResult):
-            known = {**known, **answer.assignment}
-        writer.writerow([row.label, *(known.get(name, "") for name in asked), *_facts(answer)])
-    return text.getvalue()
-
-
-def _observed(row: BatchRow) -> dict[str, Any]:
-    """Return a row's evidence: labels and numbers."""
+def _is_full(row: BatchRow) -> bool:
+    """Whether a row of --fill has no empty cell; a row that cannot be read fails in its turn."""
     with suppress(CertimapError):
-        evidence: Mapping[str, Any] = row.ask()[1]
-        forms = (Mapping, list, tuple, set, frozenset)
-        return {name: v for name, v in evidence.items() if v is not None and not isinstance(v, forms)}
-    return {}
+        return row.ask()[0] == []
+    return False
+
+
+def write_answers(
+    path: Path,
+    rows: Sequence[BatchRow],
+    asked: Sequence[BatchRow],
+    answers: Iterable[MapResult | FailedQuery],
+    table: AnswerTable,
+) -> int:
+    """Answer the rows that are `asked`, show progress, and write one line per row; return the exit code.
+
+    Ctrl-C ends the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130
+    after Ctrl-C.
+    """
+    with Progress("rows", len(asked)) as bar:
+        found, stopped = collect(bar.counted(answers))
+    by_label = dict(zip([row.label for row in asked], [*found, *[None] * (len(asked) - len(found))], strict=True))
+    write_text(path, table.lines(rows, by_label))
+    failed = [str(label) for label, answer in by_label.items() if isinstance(answer, FailedQuery)]
+    _print_summary("row", f" in {path}", len(asked), len(found), failed)
+    return CUT_SHORT if stopped and len(found) < len(asked) else SOME_FAILED if failed else 0
+
+
+@dataclass(frozen=True)
+class AnswerTable:
+    """The rows that were asked, as lines of a table with their answers."""
+
+    table: TextTable  # that they were read from
+    in_place: bool  # whether answers fill its empty cells
+
+    def lines(self, rows: Sequence[BatchRow], found: Mapping[Any, MapResult | FailedQuery | None]) -> str:
+        """Return a line per row: its cells, the columns of `ResultList.beside`, and `FACTS`.
+
+        Numbers and dates are written as the table's columns write them.
+        """
+        names = self.table.names
+        answered = {label: answer for label, answer in found.items() if answer is not None}
+        beside = ResultList(answered.values()).beside(() if self.in_place else names)
+        more = [name for name in beside if name not in names]
+        facts = [f"{name} of the answer" if name in (*names, *more) else name for name in FACTS]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n", delimiter=self.table.separator)
+        writer.writerow([*names, *more, *facts])
+        places = {label: k for k, label in enumerate(answered)}
+        for k, row in enumerate(rows):
+            own = {name: column[places[row.label]] for name, column in beside.items() if row.label in places}
+            cells = dict(zip(names, [*self.table.rows[k], *[""] * len(names)], strict=False))
+            cells |= {name: value for name, value in own.items() if value is not None}
+            shown = [(name, cells.get(name)) for name in (*names, *more)]
+            told = _facts(found[row.label]) if row.label in found else [None] * len(FACTS)
+            writer.writerow([self._written(*pair) for pair in (*shown, *zip(facts, told, strict=True))])
+        return text.getvalue()
+
+    def _written(self, name: str, value: Any) -> str:
+        """Return a value as its column in the table writes it."""
+        how = self._conventions.get(name.removesuffix("_answer"), Convention())
+        if not isinstance(value, float):
+            return "" if value is None else str(value)
+        if how.kind == "date":
+            return how.written(iso(value))
+        return str(value).replace(".", "," if any(c.decimal == "," for c in self._conventions.values()) else ".")
+
+    @cached_property
+    def _conventions(self) -> dict[str, Convention]:
+        return dict(zip(self.table.names, self.table.conventions, strict=True))
 
 
 def _facts(answer: MapResult | FailedQuery | None) -> list[Any]:
     """Return the values of the columns `FACTS`; numbers in full precision."""
-    if answer is None:
-        return [""] * (len(FACTS) - 2) + ["not reached", ""]
-    if isinstance(answer, FailedQuery):
-        return [""] * (len(FACTS) - 2) + ["failed", answer.message]
-    certificate = answer.certificate
+    if answer is None or isinstance(answer, FailedQuery):
+        told = ["not reached", None] if answer is None else ["failed", answer.message]
+        return [*[None] * (len(FACTS) - 2), *told]
     logs = (answer.log_prob, answer.log_upper_bound, answer.log_evidence)
-    numbers = ["" if value is None else repr(float(value)) for value in logs]
-    return [*numbers, certificate.kind.value, certificate.epsilon, certificate.delta, answer.status.value, ""]
+    numbers = [None if value is None else float(value) for value in logs]
+    return [*numbers, answer.certificate.epsilon, answer.certificate.delta, answer.status.value, None]

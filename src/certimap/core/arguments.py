@@ -21,7 +21,7 @@ _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _WORDS = """
 epsilon delta solver rng time_limit max_samples max_nodes max_memory warm_start upper_bound top_k top_mass
 tolerance max_edges workers device constraints progress errors virtual_evidence show_progress proof max_proof
-n_jobs executor
+n_jobs executor extra unknown
 """
 KEYWORDS = tuple(_WORDS.split())
 _ELSEWHERE = {"seed": "rng", "random_state": "rng", "timeout": "time_limit", "threads": "workers", "n": "top_k"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from certimap.core.arguments import Record
@@ -32,17 +30,13 @@ class ColumnNotes(tuple[ColumnNote, ...]):
 
 
 class PreparedTable(Record):
-    """The columns to learn from by name, which every learner takes as it takes a data frame.
+    """The columns to learn from by name, which every learner takes as it takes a data frame."""
 
-    `kinds`: those declared, by name, for the learner. `notes`: how columns were read, by name. `left_out`: the
-    places of other columns in the table, with notes. `also`: the same columns of further tables.
-    """
-
-    kinds: Mapping[str, str] = MappingProxyType({})
-    notes: Mapping[str, str] = MappingProxyType({})
-    left_out: Sequence[tuple[int, ColumnNote]] = ()
-    also: Sequence[Record] = ()
+    def __init__(self) -> None:
+        self.kinds: dict[str, str] = {}  # as declared
+        self.notes: dict[str, str] = {}  # how columns were read
+        self.left_out: list[tuple[int, ColumnNote]] = []  # with their places in the table
 
     def __repr__(self) -> str:
-        gone = [f"{note.name} ({note.note})" for _, note in self.left_out]
-        return f"PreparedTable({', '.join(self)}" + (f"; left out: {', '.join(gone)})" if gone else ")")
+        gone = ", ".join(f"{note.name} ({note.note})" for _, note in self.left_out)
+        return f"PreparedTable({', '.join(self)}; left out: {gone or 'nothing'})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from itertools import groupby
@@ -474,13 +475,44 @@ class ResultList(list[Answer]):
         """The rows that could not be answered; each has its label and its error."""
         return [answer for answer in self if isinstance(answer, FailedQuery)]
 
-    def to_frame(self) -> Any:
+    def beside(self, taken: Collection[str] = ()) -> dict[str, list[Any]]:
+        """Return columns that answer the rows of a table, None for a failed row.
+
+        They are the query variables, the probability of each row's answer (a density, if it is one) and the kind
+        of its certificate. A name among `taken` gets the ending "_answer".
+        """
+        found = [answer if isinstance(answer, MapResult) else None for answer in self]
+        asked = list(dict.fromkeys(name for answer in found if answer is not None for name in answer.assignment))
+        dense = {answer.is_density for answer in found if answer is not None}
+        measure = " or ".join(word for word, d in (("probability", False), ("density", True)) if d in dense)
+        columns = {name: [None if a is None else a.assignment.get(name) for a in found] for name in asked}
+        one = f"{asked[0]}_{measure}" if len(asked) == 1 else measure or "probability"
+        columns[one] = [
+            None if a is None or a.log_prob is None else math.exp(min(a.log_prob, 700.0)) for a in found
+        ]
+        columns["certificate"] = [None if a is None else a.certificate.kind.value for a in found]
+        return {f"{name}_answer" if name in taken else name: values for name, values in columns.items()}
+
+    def to_frame(self, join: Any = None) -> Any:
         """Return a pandas DataFrame indexed by `labels`: query variables, logs (natural), certificate and cost.
 
         A failed row has the status "failed" and its message in the column `error`; its other cells are missing.
+        `join`: the table that was asked, a pandas or polars frame or a list of mappings, which is returned as a
+        frame with the columns of `beside` after its own; answers have the types of its columns where they can.
         Raises MissingDependency when pandas is not installed.
         """
+        if join is not None and hasattr(join, "hstack"):  # polars
+            return join.hstack(type(join)(self.beside(list(join.columns))))
         pd = needed("pandas", "a data frame needs pandas; pip install 'certimap[pandas]'")
+        if join is not None:
+            frame = pd.DataFrame(join)
+            for name, values in self.beside(list(frame.columns)).items():
+                own = frame.get(name.removesuffix("_answer"))
+                column = pd.Series(values, frame.index)
+                with suppress(TypeError, ValueError):
+                    column = column if own is None else column.astype(own.dtype)
+                frame[name] = column
+            return frame
         rows = [
             {"status": "failed", "error": answer.message}
             if isinstance(answer, FailedQuery)

@@ -37,7 +37,7 @@ _PATTERNS = {
 class Convention:
     """How one column writes its values."""
 
-    kind: str = "text"  # or "number", "date" or "words"
+    kind: str = "text"  # or "number", "date", "words"
     decimal: str = "."
     group: str = ""  # between thousands
     order: str = "ymd"  # of the parts of dates
@@ -81,18 +81,19 @@ def iso(day: float) -> str:
 
 
 def conventions(columns: Sequence[Iterable[str]], decimal: str | None, separator: str = ",") -> list[Convention]:
-    """Return how each column writes its values, given its cells without the missing ones.
+    """Return how each column writes its values, given its cells without the missing ones; all of them fit.
 
-    All cells of a column fit its convention. Where numbers fit two readings ("1,234"), `decimal` decides; without
-    it, the other columns do, and then the separator: between semicolons, commas are decimal.
+    Where numbers fit two readings ("1,234"), `decimal` decides; without it, the other columns do, and then the
+    separator: between semicolons, commas are decimal.
     """
     counted = [Counter(column) for column in columns]
     fits = [_fits(list(cells)) for cells in counted]
     sure = {found[0][0] for found in fits if len({point for point, _ in found}) == 1}
     point = decimal or ("," if "." not in sure and ("," in sure or separator == ";") else ".")
-    is_told = decimal is not None or bool(sure)
-    pairs = zip(counted, fits, strict=True)
-    return [_number(cells, found, point, is_told) if found else _date_or_words(cells) for cells, found in pairs]
+    return [
+        _number(cells, next((one for one in found if one[0] == point), found[0])) if found else _other(cells)
+        for cells, found in zip(counted, fits, strict=True)
+    ]
 
 
 def _fits(cells: Sequence[str]) -> list[tuple[str, str]]:
@@ -101,27 +102,23 @@ def _fits(cells: Sequence[str]) -> list[tuple[str, str]]:
     if not plain or any(CODE.fullmatch(cell) for cell in plain):
         return []
     return [
-        (point, group)
-        for (point, group), pattern in _PATTERNS.items()
-        if all(map(pattern.fullmatch, plain)) and any(group in cell for cell in plain)
+        signs
+        for signs, pattern in _PATTERNS.items()
+        if all(map(pattern.fullmatch, plain)) and any(signs[1] in cell for cell in plain)
     ]
 
 
-def _number(cells: Iterable[str], fits: Sequence[tuple[str, str]], decimal: str, is_told: bool) -> Convention:
-    point, group = next((one for one in fits if one[0] == decimal), fits[0])
-    said = ["decimal commas"] if point == "," and any("," in cell for cell in cells) else []
-    said += [f"{group!r} between thousands"] if group else []
-    unsure = not is_told and len({p for p, _ in fits}) > 1 and any("," in c or "." in c for c in cells)
-    note = ", ".join(said or (["decimal points"] if unsure else []))
-    return Convention("number", point, group, note=note + (" (--decimal settles it)" if unsure else ""))
+def _number(cells: Iterable[str], signs: tuple[str, str]) -> Convention:
+    said = ["decimal commas"] if signs[0] == "," and any("," in cell for cell in cells) else []
+    return Convention(
+        "number", *signs, note=", ".join([*said, *([f"{signs[1]!r} in thousands"] if signs[1] else [])])
+    )
 
 
-def _date_or_words(cells: Mapping[str, int]) -> Convention:
+def _other(cells: Mapping[str, int]) -> Convention:
     for order in ("ymd", "dmy", "mdy"):
         if cells and all(day_of(cell, order) is not None for cell in cells):
-            sign = next(found[2] for cell in cells if (found := _DATE.fullmatch(cell)))
-            named = ["year" if part == "y" else "month" if part == "m" else "day" for part in order]
-            return Convention("date", order=order, sign=sign, note=f"dates: {sign.join(named)}")
+            return Convention("date", order=order, sign=next(c for c in next(iter(cells)) if c in "-./"))
     often = sorted(cells, key=cells.__getitem__)
     if cells and any({cell.casefold() for cell in cells} <= pair for pair in _PAIRS):
         return Convention("words", spelling={cell.casefold(): cell for cell in often})

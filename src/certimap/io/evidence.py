@@ -6,6 +6,7 @@ the others.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,9 @@ class TextOptions:
     encoding: str | None = None  # see `certimap.io.files.read_text`
     separator: str | None = None  # see `certimap.io.text_tables.read_text_table`
     layout: Literal["single", "cases"] | None = None  # see `certimap.io.uai.read_evidence`
+    strict: bool = False  # whether columns that are no variables are refused
+    is_lenient: bool = False  # whether cells that are no states count as missing, and
+    lenient: tuple[str, ...] = ()  # the variables for which they do in any case
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,21 @@ def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
 def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a table with names in the first row: one case per further row."""
     table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+    extra = [name for name in table.names if name not in domain]
     with parsing(path, 1):
-        for name in table.names:
+        for name in extra if options.strict or len(extra) == len(table.names) else ():
             domain.index(name)
+    if extra:
+        listed = ", ".join(map(repr, extra[:4])) + (", ..." if len(extra) > 4 else "")
+        warnings.warn(f"{fspath(path)}: ignored, for the model has no such variables: {listed}", stacklevel=4)
 
     def read(k: int) -> Asked:
         pairs = enumerate(zip(table.names, table.checked_row(k), strict=True))
-        return None, {name: table.value(domain, column, cell) for column, (name, cell) in pairs}
+        return None, {
+            name: table.value(domain, column, cell, options.is_lenient or name in options.lenient)
+            for column, (name, cell) in pairs
+            if name in domain
+        }
 
     return [EvidenceCase(f"{table.path}:{table.lines[k]}", partial(read, k)) for k in range(len(table.rows))]
 

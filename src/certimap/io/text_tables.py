@@ -94,12 +94,12 @@ class TextTable:
                 out[name][:] = [known[cell] for cell in column]
         return out
 
-    def value(self, domain: Domain, k: int, cell: str, *, unseen: Any = None) -> Any:
+    def value(self, domain: Domain, k: int, cell: str, lenient: bool = False) -> Any:
         """Read a cell of column k as a label or number of the variable with its name; None where it is missing.
 
         A label that equals the cell wins over a mark of a missing value. A date is a number of days since
         1970-01-01 where the variable is real. Another label belongs to the state `OTHER`, if the variable has one;
-        without it, `unseen` tells the value, and where that is None, QueryError is raised.
+        else it is missing if `lenient`, and QueryError is raised if not.
         """
         variable = domain[self.names[k]]
         how = self.conventions[k]
@@ -116,7 +116,7 @@ class TextTable:
             return None
         if not isinstance(variable, Real) and OTHER in variable:
             return OTHER
-        return variable.parse(cell) if unseen is None else unseen
+        return None if lenient else variable.parse(cell)
 
     def __str__(self) -> str:
         shown = ", ".join(repr(name) for name in self.names[:6]) + (", ..." if len(self.names) > 6 else "")

@@ -1,6 +1,5 @@
 from certimap.learn import datasets as datasets
-from certimap.learn.choice import AutoLearner as AutoLearner
-from certimap.learn.choice import auto as auto
+from certimap.learn.choice import best_of as best_of
 from certimap.learn.estimator import score_samples as score_samples
 from certimap.learn.full_mixture import FullMixture as FullMixture
 from certimap.learn.full_mixture import gaussian_mixture as gaussian_mixture

@@ -17,13 +17,14 @@ from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arguments import check_number, flag_checked, is_path, seed_checked, shown
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
-from certimap.core.columns import ColumnNotes, PreparedTable
+from certimap.core.columns import ColumnNote
 from certimap.core.domain import Domain
 from certimap.core.posterior import BoxPosterior
 from certimap.core.query import make_query
 from certimap.errors import DataError
 from certimap.learn.datasets import Dataset
-from certimap.learn.table import AsLabels, DataTable, Kind, decode, described, encode, has_names, read_table
+from certimap.learn.preparation import prepare
+from certimap.learn.table import AsLabels, DataTable, Kind, decode, encode, read_table
 
 Seed = int | np.random.Generator | None
 M = TypeVar("M")
@@ -58,7 +59,7 @@ class DensityEstimator:
     seed_: int = field(init=False)  # of the run; as `random_state` it repeats the run
     timed_out_: bool = field(init=False)  # whether the time limit cut learning short
     _as_frame: bool = field(init=False)
-    _columns: ColumnNotes = field(init=False)
+    _columns: Sequence[ColumnNote] = field(init=False)
     _posterior: Any = field(init=False)
     _deadline: float | None = field(init=False)
 
@@ -102,11 +103,6 @@ class DensityEstimator:
         `y`: ignored. `valid`: rows that choose settings (or the best step); by default a tenth of the rows. Raises
         DataError for an empty table, and for columns or missing values that the method cannot take.
         """
-        if is_path(X):
-            from certimap.learn.preparation import prepare
-
-            ready = prepare(X, kinds=self.kinds, also=[] if valid is None else [valid])
-            return self.fit(ready, valid=ready.also[0] if ready.also else None)
         self._as_frame = hasattr(X, "columns") or hasattr(X, "__dataframe__")
         domain: Domain | None = getattr(self, "domain", None)
         table = X
@@ -123,25 +119,23 @@ class DensityEstimator:
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         raise NotImplementedError
 
-    def _read(self, table: Any, valid: Any, domain: Domain | None) -> tuple[DataTable, DataTable | None]:
+    def _read(
+        self, table: Any, valid: Any, domain: Domain | None, as_labels: AsLabels | None = None
+    ) -> tuple[DataTable, DataTable | None]:
         """Start the time limit, set `domain_`, and return the rows and the given validation rows."""
         if self.time_limit is not None:
             check_positive("time_limit", self.time_limit, "a finite number of seconds above 0, or None")
         if self.progress is not None:
             flag_checked("progress", self.progress, DataError)
         self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
+        from certimap.learn.leaves import are_labels  # the default of learners of mixed tables
+
         also = [] if valid is None else [valid]
-        kinds: Any = {**(self.kinds or {}), **table.kinds} if isinstance(table, PreparedTable) else self.kinds
-        rows = read_table(table, domain=domain, kinds=kinds, also=also, as_labels=self._as_labels())
-        self.domain_ = rows.domain
-        self._columns = described(rows, table) if has_names(table) else ColumnNotes()
+        as_labels = are_labels if as_labels is None else as_labels
+        table = prepare(table, kinds=self.kinds) if is_path(table) else table
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, as_labels=as_labels)
+        self.domain_, self._columns = rows.domain, rows.columns
         return rows, None if valid is None else encode(valid, rows.domain)
-
-    def _as_labels(self) -> AsLabels:
-        """Whether integers with many values are states; the default is that of learners of mixed tables."""
-        from certimap.learn.leaves import are_labels
-
-        return are_labels
 
     def _is_late(self) -> bool:
         return is_late(self._deadline)

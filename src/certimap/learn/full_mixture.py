@@ -80,11 +80,8 @@ class FullMixture(MixtureEstimator):
     _: KW_ONLY
     smoothing: float | Sequence[float] | None = None
 
-    def _as_labels(self) -> bool:
-        return False
-
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        rows, held_out = self._read(table, valid, domain)
+        rows, held_out = self._read(table, valid, domain, as_labels=False)
         smoothing = self.smoothing
         if smoothing is None:
             smoothing = WITH_HOLES if rows.missing.any() else SMOOTHINGS

@@ -256,15 +256,12 @@ class RegionGraphCircuit(BatchLearner):
     step: int | None = None
     smoothing: float = 0.3
 
-    def _as_labels(self) -> bool:
-        return True
-
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         check_count("n_nodes", self.n_nodes, 1)
         check_count("step", 1 if self.step is None else self.step, 1)
         self._check_schedule()
         check_positive("smoothing", self.smoothing)
-        rows, held_out = self._read(table, valid, domain)
+        rows, held_out = self._read(table, valid, domain, as_labels=True)
         height, width = _shape_of(self.shape, len(rows.domain))
         bars = Bars.of(rows)
         rng = np.random.default_rng(self.seed_)

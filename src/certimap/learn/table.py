@@ -19,9 +19,9 @@ NaN, None and the missing marks of pandas are missing values everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import fspath
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -56,13 +56,14 @@ class DataTable:
     points: Points
     # real variables that hold integers, by position: "count" if declared by the user
     whole: Mapping[int, Whole] = field(default_factory=dict[int, Whole])
+    columns: Sequence[ColumnNote] = ()  # what became of the columns of a table with names
 
     def __len__(self) -> int:
         return len(self.points)
 
     def rows(self, numbers: Ints) -> DataTable:
         """Return some of the rows."""
-        return DataTable(self.domain, self.points[numbers], self.whole)
+        return DataTable(self.domain, self.points[numbers], self.whole, self.columns)
 
     def observed(self, i: int) -> Floats:
         """Return the known values of a column as float64."""
@@ -104,7 +105,7 @@ def read_table(
 
     `data`: a 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or the
     interchange protocol `__dataframe__`, a mapping from names to columns, a list of mappings from names to values,
-    or a `DataTable`, which is returned. The columns of an array are named
+    or a `DataTable`, which is returned. The columns of arrays are named
     "0", "1", ... `kinds`: overrules what a column becomes, by name. `also`: more tables whose labels belong to the
     domain (a validation split). `as_labels`: whether integers with many values are states, else real.
 
@@ -118,6 +119,8 @@ def read_table(
         return data
     if domain is not None:
         return encode(data, domain)
+    if isinstance(data, PreparedTable):
+        kinds = cast("Mapping[str, Kind]", {**(kinds or {}), **data.kinds})
     if not isinstance(kinds, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"kinds is {shown(kinds)}; expected a mapping from column names to kinds, or None")
     columns = columns_of(data)
@@ -138,7 +141,8 @@ def read_table(
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
-    return DataTable(found, _encode_columns(columns, found), whole)
+    rows = DataTable(found, _encode_columns(columns, found), whole)
+    return replace(rows, columns=_described(rows, data)) if has_names(data) else rows
 
 
 def encode(data: Any, domain: Domain) -> DataTable:
@@ -177,7 +181,7 @@ def decode(points: Points, domain: Domain) -> dict[str, Array]:
     return out
 
 
-def described(rows: DataTable, source: Any) -> ColumnNotes:
+def _described(rows: DataTable, source: Any) -> ColumnNotes:
     """Return what became of each column of a table: of the variables, and of the columns left out of it."""
     prepared = source if isinstance(source, PreparedTable) else PreparedTable()
     absent = missing_in(rows.points).sum(axis=0).tolist()
@@ -189,7 +193,7 @@ def described(rows: DataTable, source: Any) -> ColumnNotes:
             shown += f", ... ({variable.n_states})" if variable.n_states > _SHOWN else ""
         else:
             seen = rows.observed(i)
-            day = note.endswith("; days")
+            day = note.startswith("days")
             kind = (
                 "day" if day else {"whole": "whole number", "count": "count"}.get(rows.whole.get(i, ""), "number")
             )

@@ -13,7 +13,7 @@ import certimap as cm
 from certimap.core.domain import Categorical, Real
 from certimap.errors import DataError
 from certimap.io.native import fingerprint
-from certimap.learn.choice import held_out_scores, learner
+from certimap.learn.choice import learned
 
 N = 60
 HEADER = "id;name;age;spend;ok;city;since;salary;land;note\n"
@@ -66,7 +66,8 @@ def test_kinds_overrule_and_names_are_checked(table):
     with pytest.raises(DataError, match=r"column 'city' holds 'c.*'; its kind is day"):
         cm.learn.prepare(table, kinds={"city": "day"})
     with pytest.raises(DataError, match=r"no column is left: id .*numbers the rows"):
-        cm.learn.prepare(table, columns=["id", "land"])
+        cm.learn.prepare(table, drop=["age", "spend", "ok", "city", "salary"])
+    assert list(cm.learn.prepare(table, columns=["id", "land"])) == ["id", "land"]
 
 
 def test_rare_labels_are_pooled_and_later_ones_join_them(table):
@@ -123,25 +124,23 @@ def test_the_best_of_a_few_methods_is_kept():
     rng = np.random.default_rng(0)
     a = rng.integers(0, 3, 300)
     table = {"a": a, "b": (a + (rng.random(300) < 0.1)) % 3, "c": rng.integers(0, 2, 300)}
-    found = cm.learn.AutoLearner(("mixture", "chow-liu"), random_state=0).fit(table)
-    assert set(found.scores_) == {"independence", "mixture", "chow-liu"}
-    assert found.scores_[found.method_] == max(found.scores_.values())
-    assert found.scores_[found.method_] > found.scores_["independence"] + 0.3
-    again = learner(found.method_, random_state=0).fit(table)
-    assert fingerprint(again.model_) == fingerprint(found.model_)
-    hurried = cm.learn.AutoLearner(("mixture", "chow-liu"), random_state=0, time_limit=1e-9).fit(table)
-    assert hurried.timed_out_
-    assert hurried.method_ == "mixture"
-    with pytest.raises(DataError, match="methods is \\('gaussian-mixture',\\)"):
-        cm.learn.auto(table, methods=("gaussian-mixture",))
+    found = cm.learn.best_of(table, ("mixture", "chow-liu"), rng=0)
+    assert set(found.scores) == {"independence", "mixture", "chow-liu"}
+    assert found.scores[found.method] == max(found.scores.values())
+    assert found.scores[found.method] > found.scores["independence"] + 0.3
+    assert fingerprint(learned(found.method, table, rng=0)) == fingerprint(found.model)
+    assert [note.name for note in found.model.source_columns] == ["a", "b", "c"]
+    hurried = cm.learn.best_of(table, ("mixture", "chow-liu"), rng=0, time_limit=1e-9)
+    assert set(hurried.scores) == {"independence", "mixture"}
+    assert hurried.method == "mixture"
+    with pytest.raises(DataError, match="expected names of methods that suit the columns"):
+        cm.learn.best_of(table, ("gaussian-mixture", "gaussian-mixture"))
     with pytest.raises(DataError, match="did you mean 'chow-liu'"):
-        cm.learn.auto(table, methods=("chow_liu",))
+        cm.learn.best_of(table, ("chow_liu",))
 
 
 def test_held_out_rows_are_scored_beside_independence():
     a = np.arange(200) % 2
-    learned, plain, n = held_out_scores(learner("chow-liu"), {"a": a, "b": a})
-    assert n == 20
-    assert learned == pytest.approx(np.log(0.5), abs=0.1)
-    assert plain == pytest.approx(2 * np.log(0.5), abs=0.1)
-    assert held_out_scores(learner("chow-liu"), {"a": a[:10], "b": a[:10]})[2] == 0
+    found = cm.learn.best_of({"a": a, "b": a}, ["chow-liu"], rng=0)
+    assert found.scores["chow-liu"] == pytest.approx(np.log(0.5), abs=0.1)
+    assert found.scores["independence"] == pytest.approx(2 * np.log(0.5), abs=0.1)
