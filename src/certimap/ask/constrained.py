@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from certimap.certify import bounds
+from certimap.checker import Proof
 from certimap.core.control import Control, TimeUp
 from certimap.core.model import Model
 from certimap.core.posterior import Capability, Decodes, Draws, Masses, Posterior, Probes, offers
@@ -88,8 +89,8 @@ def _posed_to_tree(model: Model, query: Query, request: Request, control: Contro
         is_alone = query.rules.most <= SMALL_SPACE
     else:
         is_alone = solver.family != "sampling" and offers(UNDER_RULES, solver.needs)
-    has_own_proof = request.proof_bytes is not None and isinstance(model, Circuit)
-    if is_alone or has_own_proof or not len(query.variables):
+        is_alone |= request.proof_bytes is not None and isinstance(model, Circuit)
+    if is_alone or not len(query.variables):
         return query
     from certimap.conversions import plan
     from certimap.networks.constrained import constrained
@@ -176,6 +177,7 @@ def signed_under(
     shift = now - found.history[-1].log_prob if found.history else 0.0
     return replace(
         found,
+        proof=_draft(found, model),
         log_prob=value,
         log_evidence=log_evidence,
         log_upper_bound=upper,
@@ -184,6 +186,16 @@ def signed_under(
         min_entropy_bits=None,
         history=[_shifted(entry, shift) for entry in found.history],
     )
+
+
+def _draft(found: MapResult, model: Model) -> Proof | None:
+    """Return the draft of a proof; a search of a circuit has to prove anew what a run on its network proved."""
+    from certimap.circuits.circuit import Circuit
+
+    is_of_network = found.proof is not None and "no_proof" not in found.proof.meta
+    if is_of_network and isinstance(model, Circuit) and found.certificate.delta == 0.0:
+        return Proof({"method": "bound"}, {})
+    return found.proof
 
 
 def _shifted(entry: HistoryEntry, shift: float) -> HistoryEntry:

@@ -243,15 +243,17 @@ def test_lists_of_assignments_are_limited(monkeypatch):
         list(rules.points(np.full(5, 2)))
 
 
-def test_hidden_trees_are_searched_and_proved_with_counters():
-    rng, n, k = np.random.default_rng(0), 60, 3
+@pytest.mark.parametrize(("n", "most", "is_circuit", "max_nodes"), [(60, 12, False, 5000), (24, 8, True, 100)])
+def test_hidden_trees_are_searched_and_proved_with_counters(n, most, is_circuit, max_nodes):
+    rng, k = np.random.default_rng(0), 3
     domain = cm.Domain([cm.Categorical(f"v{i}", ("no", "yes")) for i in range(n)])
     parent = np.array([-1, *(int(rng.integers(max(0, i - 3), i)) for i in range(1, n))])
     tables = rng.dirichlet(np.ones(k)), rng.dirichlet(np.full(k, 0.5), (n, k))
     model = HiddenChowLiuModel(domain, parent, *tables, [rng.dirichlet(np.ones(2), k) for _ in range(n)])
-    rule = cm.AtMost(12, list(domain.names), "yes")
-    found = cm.map_query(model, epsilon=0, delta=0, constraints=[rule], proof=True, max_nodes=5000)
+    model = model.to_circuit() if is_circuit else model
+    rule = cm.AtMost(most, list(domain.names), "yes")
+    found = cm.map_query(model, epsilon=0, delta=0, constraints=[rule], proof=True, max_nodes=max_nodes)
     assert found.certificate.kind == "exact"
-    assert sum(label == "yes" for label in found.assignment.values()) <= 12
+    assert sum(label == "yes" for label in found.assignment.values()) <= most
     assert cm.check(model, found.proof).accepted
     assert not cm.check(model, Proof({**found.proof.meta, "constraints": []}, found.proof.arrays)).accepted
