@@ -35,6 +35,14 @@ XDSL = b"""<?xml version="1.0"?>
 <parameters>.2 .8 0 1 .5 .5 0 1 .1 .9</parameters></noisymax>
 </nodes><extensions><genie app="aGrUM"/></extensions></smile>
 """
+DYNAMIC = b"""<smile version="1.0" id="d"><nodes>
+<cpt id="A" dynamic="anchor"><state id="lo"/><state id="hi"/><probabilities>.3 .7</probabilities></cpt>
+<cpt id="X" dynamic="plate"><state id="x"/><state id="y"/><parents>A</parents>
+<probabilities>.1 .9 .6 .4</probabilities></cpt><cpt id="T" dynamic="terminal"><state id="s"/>
+<state id="t"/><parents>X</parents>
+<probabilities>.2 .8 .5 .5</probabilities></cpt></nodes><dynamic numslices="3"><cpt id="X" order="1">
+<parents>X</parents><probabilities>.8 .2 .3 .7</probabilities></cpt></dynamic></smile>
+"""
 XMLBIF = b"""<?xml version="1.0" encoding="utf-8"?><!DOCTYPE BIF [ <!ELEMENT BIF ( NETWORK )*> ]>
 <BIF VERSION="0.3"><NETWORK><NAME>n</NAME>
 <VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>lo</OUTCOME><OUTCOME>&lt;1</OUTCOME></VARIABLE>
@@ -116,7 +124,7 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "uai": (UAI, MARKOV),
     "spn": (SPN,),
     "net": (NET,),
-    "xdsl": (XDSL,),
+    "xdsl": (XDSL, DYNAMIC),
     "xmlbif": (XMLBIF,),
     "dne": (DNE,),
     "dsl": (DSL,),

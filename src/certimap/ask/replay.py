@@ -29,6 +29,7 @@ from certimap.core.domain import Categorical, Domain
 from certimap.core.query import make_query
 from certimap.core.result import MapResult, Status
 from certimap.errors import ModelError, ParseError
+from certimap.interop.networks import unroll
 from certimap.io.files import AnyPath, parsed_json
 from certimap.io.native import decoded_label, encoded_label, fingerprint
 from certimap.solvers.request import Settings
@@ -228,6 +229,9 @@ def replay(
     """
     how = record["asked"]
     own = fingerprint(model) if model_fingerprint is None else model_fingerprint
+    if own != how["model"] and how.get("steps"):  # the record is of a sequence
+        model = unroll(model, how["steps"])
+        own = fingerprint(model)
     if own != how["model"] and how.get("do"):  # the record is of this model after interventions
         model = model.do({name: decoded_label(x) for name, x in dict(how["do"]).items()})
         own = fingerprint(model)

@@ -245,6 +245,13 @@ class EvidenceOptions:
             help=f"Evidence, one query per row of a table: {suffixes(files.EVIDENCE_FORMATS)}.",
         ),
     ] = None
+    by_step: Annotated[
+        Path | None, option("--by-step", metavar="FILE.csv", help="Evidence of a sequence, a row per step.")
+    ] = None
+    steps: Annotated[
+        int | None,
+        option("--steps", help="The steps of a network over x[0] and x[1]; else the rows of --by-step."),
+    ] = None
     evid_kind: Annotated[EvidLayout | None, option("--evid-kind", help="How an ambiguous .evid is read.")] = None
     strict: Annotated[bool, typer.Option("--strict", help="Refuse tables with columns that are no variables.")] = (
         False
@@ -260,8 +267,14 @@ class EvidenceOptions:
         layout = None if self.evid_kind is None else self.evid_kind.value
         return TextOptions(self.encoding, self.separator, layout, self.strict, self.lenient)
 
+    @property
+    def n_steps(self) -> int | None:
+        """The number of steps that a network of two slices is unrolled to."""
+        return files.read_steps(self.by_step, self.text)[0] if self.by_step and self.steps is None else self.steps
+
     def read_model(self) -> Model:
-        return after(self.do, certimap.read(self.model, encoding=self.encoding))
+        model = certimap.read(self.model, encoding=self.encoding)
+        return after(self.do, model if self.n_steps is None else certimap.unroll(model, self.n_steps))
 
     def rows(self, domain: Domain, query_file: Path | None = None, fill: bool = False) -> list[BatchRow]:
         """Join options and files into queries: one, or one per case of a file.
@@ -270,6 +283,8 @@ class EvidenceOptions:
         """
         names = parse_query(self.query, domain)
         given = parse_evidence(self.evidence, domain)
+        if self.by_step is not None:
+            given = merged((given, files.read_steps(self.by_step, self.text)[1](domain)))
         if names is not None and query_file is not None:
             raise QueryError("--query and --query-file both name the query; give one of them")
         asked = [EvidenceCase("", lambda: (names, {}))]

@@ -245,7 +245,7 @@ def solve(
             code = write_answers(answer.table, rows, asked, answers, lines)
         else:
             is_recorded = answer.as_json or answer.output is not None
-            describe = _describer(source, str(case.model), settings) if is_recorded else None
+            describe = _describer(source, case, settings) if is_recorded else None
             wishes = {"time_limit": ask.time_limit, "workers": ask.workers} if answer.explain else None
             code = AnswerPrinter(asked, answer.as_json, describe, answer.output, wishes).print_all(answers)
     if code:
@@ -263,13 +263,14 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
             raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
-def _describer(model: Model, file: str, settings: Settings) -> Callable[[BatchRow], dict[str, Any]]:
+def _describer(model: Model, case: EvidenceOptions, settings: Settings) -> Callable[[BatchRow], dict[str, Any]]:
     """Return a function that records a row's query and settings for `certimap replay`."""
     from certimap.ask.replay import asked
     from certimap.io.native import fingerprint
 
-    own = fingerprint(model)
-    return lambda row: asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
+    own, steps = fingerprint(model), {} if case.n_steps is None else {"steps": case.n_steps}
+    file = str(case.model)
+    return lambda row: steps | asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
 
 
 def print_rows(rows: Iterable[Sequence[str]], indent: str = "") -> None:

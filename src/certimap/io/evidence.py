@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import fspath
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from certimap.core.arguments import is_dict, is_list, is_mapping
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
+from certimap.core.steps import by_step
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json, parsing
 from certimap.io.formats import Format, format_of, table_of
@@ -95,6 +96,20 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
         }
 
     return [EvidenceCase(f"{table.path}:{table.lines[k]}", partial(read, k)) for k in range(len(table.rows))]
+
+
+def read_steps(path: AnyPath, options: TextOptions = NO_OPTIONS) -> tuple[int, Callable[[Domain], Evidence]]:
+    """Read a .csv with a row per step: return how many rows it has, and a function that returns their evidence."""
+    table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+
+    def read(domain: Domain) -> Evidence:
+        with parsing(path):
+            rows = [dict(zip(table.names, table.checked_row(k), strict=True)) for k in range(len(table.rows))]
+            cells = {n: x for n, x in by_step(rows).items() if n in domain or x.lower() not in table.missing}
+            wide = replace(table, names=list(cells), rows=[list(cells.values())])
+            return {name: wide.value(domain, k, cell) for k, (name, cell) in enumerate(cells.items())}
+
+    return len(table.rows), read
 
 
 def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:

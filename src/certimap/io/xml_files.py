@@ -24,11 +24,13 @@ from xml.sax import ContentHandler, ErrorHandler, SAXException, SAXParseExceptio
 from xml.sax.saxutils import escape, quoteattr
 
 from certimap.core.domain import Categorical
+from certimap.core.steps import at_step
 from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
-from certimap.io.files import AnyPath, cut, read_bytes, read_text, write_text
+from certimap.io.files import AnyPath, cut, parsing, read_bytes, read_text, write_text
 from certimap.io.words import Numbers, numbers_of, written, written_names
 from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.unrolled import unrolled
 
 MAX_BYTES = 2**28
 MAX_DEPTH = 50
@@ -134,39 +136,85 @@ def _checked(text: str) -> str:
     return text
 
 
+MAX_UNROLLED, MAX_ORDER = 2**20, 100  # variables of unrolled networks, and steps back
 _KINDS = ("cpt", "deterministic", "noisymax")
 
 
 def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     """Read a Bayesian network; large noisy-MAX nodes become chains over hidden helpers.
 
-    Nodes of other kinds (decisions, utilities, equations, noisy adders) and dynamic networks are refused.
+    Nodes of other kinds (decisions, utilities, equations, noisy adders) are refused. A dynamic network is unrolled
+    to its number of slices; `certimap.unroll` makes it longer or shorter.
     """
     root = read_xml(path, encoding)
     nodes = next(root.all("nodes"), None)
     if root.tag != "smile" or nodes is None:
         raise ParseError(f"begins with <{root.tag[:40]}>; expected <smile> with <nodes> inside", path, root.line)
     dynamic = next(root.all("dynamic"), None)
-    if dynamic is not None:
-        raise ParseError("is a dynamic network; expected an unrolled one", path, dynamic.line)
     first_fastest = any(
         genie.attributes.get("app", "").startswith("aGrUM")
         for extensions in root.all("extensions")
         for genie in extensions.all("genie")
     )
     declared = Declared(path)
+    if dynamic is not None:
+        _read_slices(path, declared, nodes, dynamic)
+        steps = _whole(path, dynamic, "numslices", MAX_UNROLLED // max(1, len(nodes.children)))
+        with parsing(path, dynamic.line):
+            return unrolled(declared.network(), steps)
     for node in nodes.children:
-        _read_node(path, declared, node, first_fastest)
+        name = node.attributes.get("id", "")
+        _read_node(path, declared, node, node, name, node.words("parents"), first_fastest)
     return declared.network()
 
 
-def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: bool) -> None:
-    name = node.attributes.get("id", "")
+def _whole(path: AnyPath, element: Element, name: str, most: int) -> int:
+    """Return an attribute that is a whole number from 1."""
+    word = element.attributes.get(name, "")
+    if not (word.isdecimal() and word.isascii() and len(word) < 10 and 1 <= int(word) <= most):
+        raise ParseError(
+            f"<{element.tag[:40]}> has {name}={cut(word)}; expected 1 to {most:,}", path, element.line
+        )
+    return int(word)
+
+
+def _read_slices(path: AnyPath, declared: Declared, nodes: Element, dynamic: Element) -> None:
+    """Declare the slices that differ: a node has another table where it has parents one, two, ... steps back.
+
+    The tables of `dynamic` list the parents so many steps back; the axes of their table come after those of the
+    parents in the same step and those of fewer steps. Anchors are parents in slice 0 only.
+    """
+    kinds = {node.attributes.get("id", ""): node.attributes.get("dynamic", "") for node in nodes.children}
+    later: dict[tuple[str, int], Element] = {}
+    for table in dynamic.children:
+        later[table.attributes.get("id", ""), _whole(path, table, "order", MAX_ORDER)] = table
+    last = max((order for _, order in later), default=1)
+    for node in nodes.children:
+        name, above, table = node.attributes.get("id", ""), [(p, 0) for p in node.words("parents")], node
+        for k in range(last + 1) if kinds[name] == "plate" else (last,):
+            if k == 1 and kinds[name] == "plate" and any(kinds.get(p) == "anchor" for p, _ in above):
+                above = [(p, d) for p, d in above if kinds.get(p) != "anchor"]
+                if (name, 1) not in later:
+                    raise declared.fail(
+                        f"{cut(name)} has an anchor, and no table of order 1 without it", node.line
+                    )
+            if (name, k) in later and kinds[name] == "plate":
+                table = later[name, k]
+                above = [*above, *((p, k) for p in table.words("parents"))]
+            parents = [at_step(p, k - d) if kinds.get(p) == "plate" else p for p, d in above]
+            own = at_step(name, k) if kinds[name] == "plate" else name
+            _read_node(path, declared, node, table, own, parents, False)
+
+
+def _read_node(
+    path: AnyPath, declared: Declared, whole: Element, node: Element, name: str, parents: list[str],
+    first_fastest: bool,
+) -> None:  # fmt: skip
+    """Declare a variable with the states of `whole`, and the table in `node`."""
     if node.tag not in _KINDS:
         text = f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}"
         raise ParseError(text, path, node.line)
-    declared.variable(name, [state.attributes.get("id", "") for state in node.all("state")], node.line)
-    parents = node.words("parents")
+    declared.variable(name, [state.attributes.get("id", "") for state in whole.all("state")], whole.line)
     if node.tag == "deterministic":
         declared.deterministic(name, parents, node.words("resultingstates"), node.line)
     elif node.tag == "noisymax":

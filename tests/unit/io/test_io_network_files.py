@@ -208,7 +208,7 @@ REFUSED = [
     ("net", 'node A { label = "x; }', "does not end"),
     ("xdsl", '<smile><nodes>\n<decision id="D"/></nodes></smile>', ":2: node 'D' is of the kind <decision>"),
     ("xdsl", '<smile><nodes><equation id="E"/></nodes></smile>', "'E' is of the kind <equation>"),
-    ("xdsl", '<smile><nodes/><dynamic numslices="2"/></smile>', "dynamic"),
+    ("xdsl", '<smile><nodes/><dynamic numslices="0"/></smile>', "numslices=.0.; expected 1 to 1,048,576"),
     ("xdsl", "<smile/>", "<nodes>"),
     ("xdsl", NOISY.replace("0 1 2 1 0", "0 1 1 1 0"), "no order of its parents"),
     ("xdsl", NOISY.replace("0 1 2 1 0", "0 1 2 x"), "no numbers of states"),
