@@ -25,12 +25,8 @@ class TooLarge(ModelError):
 class ParseError(ModelError):
     """A file does not follow its format.
 
-    Parameters
-    ----------
-    message
-        What is wrong and what is expected, without the place.
-    path, line
-        The place; `line` counts from 1 and is None where no line applies.
+    `message`: what is wrong and what is expected, without the place.
+    `path`, `line`: the place; `line` counts from 1 and is None where no line applies.
     """
 
     def __init__(self, message: str, path: str | PathLike[str] | None = None, line: int | None = None) -> None:

@@ -29,28 +29,19 @@ N_DRAWS = 256  # draws from the posterior
 class Forecast:
     """Facts about a query before it is solved; none of them is a certificate.
 
-    Attributes
-    ----------
-    assignment
-        The best assignment found so far, by names and labels.
-    log_found
-        Natural log of its probability (density in real variables), a lower bound on ln p*.
-    log_upper
-        Natural log of a proved upper bound on p*; if none is known, 0 for a probability, inf for a density.
-    min_entropy_bits
-        Bounds on -log2 p*: (-log2 of the upper bound, -log2 of the probability found); None for densities.
-    draws
-        How many draws `pac` would need for (epsilon, delta): at least the first number (if ln p* is `log_upper`),
-        about the second if `assignment` is the best. None if draws certify nothing. For a density, how many draws
-        `smooth_pac` would need under the given Lipschitz constant.
-    no_draws
-        Why draws certify nothing, and which method to use instead, in words; None if they do.
-    work
-        Cost of one evaluation, in edge visits.
-    log_space
-        Natural log of the number of assignments; inf with a real variable.
-    solver
-        The solver that `auto` takes.
+    - `assignment`: the best assignment found so far, by names and labels.
+    - `log_found`: natural log of its probability (density in real variables), a lower bound on ln p*.
+    - `log_upper`: natural log of a proved upper bound on p*; if none is known, 0 for a probability, inf for a
+      density.
+    - `min_entropy_bits`: bounds on -log2 p*: (-log2 of the upper bound, -log2 of the probability found); None for
+      densities.
+    - `draws`: how many draws `pac` would need for (epsilon, delta): at least the first number (if ln p* is
+      `log_upper`), about the second if `assignment` is the best. None if draws certify nothing. For a density, how
+      many draws `smooth_pac` would need under the given Lipschitz constant.
+    - `no_draws`: why draws certify nothing, and which method to use instead, in words; None if they do.
+    - `work`: cost of one evaluation, in edge visits.
+    - `log_space`: natural log of the number of assignments; inf with a real variable.
+    - `solver`: the solver that `auto` takes.
     """
 
     assignment: dict[str, Label]
@@ -68,17 +59,12 @@ class Forecast:
 class LipschitzEstimate:
     """How fast the probability falls off around an assignment: a measurement, not a bound.
 
-    Attributes
-    ----------
-    bits
-        The largest log2(p / p') over possible neighbours that differ in one variable, in bits. If the assignment
-        is the mode, the modal Lipschitz constant is at least this; p may fall faster farther off.
-    median_bits
-        The median of log2(p / p').
-    n_neighbours, n_impossible
-        The numbers of neighbours, and of those with probability 0; if any is impossible, no finite constant holds.
-    n_better
-        The number of neighbours more probable than the assignment; if any is, it is not the mode.
+    - `bits`: the largest log2(p / p') over possible neighbours that differ in one variable, in bits. If the
+      assignment is the mode, the modal Lipschitz constant is at least this; p may fall faster farther off.
+    - `median_bits`: the median of log2(p / p').
+    - `n_neighbours`, `n_impossible`: the numbers of neighbours, and of those with probability 0; if any is
+      impossible, no finite constant holds.
+    - `n_better`: the number of neighbours more probable than the assignment; if any is, it is not the mode.
     """
 
     bits: float

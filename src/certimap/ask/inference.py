@@ -192,19 +192,13 @@ def _log_mass(model: Any, query: Query) -> float | None:
 class Conflict:
     """How much the observations e_i of some evidence e contradict each other; all logs in nats.
 
-    Attributes
-    ----------
-    observations
-        A smallest part of the evidence with probability 0 by itself; empty for possible evidence.
-    is_minimal, is_smallest
-        False if time ran out, or 500 sums, before it was clear that no one of the observations can be left out,
-        and that no part with fewer observations has probability 0.
-    score
-        ln p(e) - sum of ln p(e_i): below 0 where the observations are rarer together than independent ones would
-        be (Jensen et al. 1990, with the other sign); -inf for impossible evidence.
-    contributions
-        ln p(e_i | the others) - ln p(e_i) by name, the observation that contradicts the others most first; empty
-        for impossible evidence.
+    - `observations`: a smallest part of the evidence with probability 0 by itself; empty for possible evidence.
+    - `is_minimal`, `is_smallest`: False if time ran out, or 500 sums, before it was clear that no one of the
+      observations can be left out, and that no part with fewer observations has probability 0.
+    - `score`: ln p(e) - sum of ln p(e_i): below 0 where the observations are rarer together than independent ones
+      would be (Jensen et al. 1990, with the other sign); -inf for impossible evidence.
+    - `contributions`: ln p(e_i | the others) - ln p(e_i) by name, the observation that contradicts the others most
+      first; empty for impossible evidence.
     """
 
     observations: Evidence

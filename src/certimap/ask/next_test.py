@@ -38,14 +38,11 @@ _OUT = (TooLarge, TimeUp)
 class Gain:
     """What observing one variable is expected to bring; both sides of a value are equal where it is exact.
 
-    Attributes
-    ----------
-    information, information_at_most
-        Of the variable about all query variables together: the expected fall of their entropy, in nats.
-    change, change_at_most
-        The probability that the best answer is another one than now when the variable is observed.
-    cost
-        As given, or None.
+    - `information`, `information_at_most`: of the variable about all query variables together: the expected fall
+      of their entropy, in nats.
+    - `change`, `change_at_most`: the probability that the best answer is another one than now when the variable is
+      observed.
+    - `cost`: as given, or None.
     """
 
     information: float

@@ -58,18 +58,12 @@ class Track:
     that later steps depend on (the interface of Murphy, "Dynamic Bayesian networks", 2002) stands for the older
     steps: a step costs the same however many there were. A track pickles, with its state.
 
-    Parameters
-    ----------
-    model
-        What `unroll` takes, without variables after the last step. A hidden Markov model is one of two steps, with
-        the names `"state[{}]"` and `"symbol[{}]"`.
-    lag
-        How many steps an answer covers, at least 1: the present one and the `lag - 1` before it.
-    variables
-        Names without steps, also of variables of the whole sequence; None: all variables of the steps. Observed
-        ones are left out of the answer; where all of them are observed, it has the first.
-    **settings
-        Of `map_query`: `epsilon`, `solver`, `time_limit`, ...
+    - `model`: what `unroll` takes, without variables after the last step. A hidden Markov model is one of two
+      steps, with the names `"state[{}]"` and `"symbol[{}]"`.
+    - `lag`: how many steps an answer covers, at least 1: the present one and the `lag - 1` before it.
+    - `variables`: names without steps, also of variables of the whole sequence; None: all variables of the steps.
+      Observed ones are left out of the answer; where all of them are observed, it has the first.
+    - `**settings`: of `map_query`: `epsilon`, `solver`, `time_limit`, ...
 
     Raises ModelError for networks that `unroll` refuses, QueryError for unknown names and a lag below 1.
     """

@@ -29,13 +29,9 @@ END = struct.Struct("<4s4H2LH")  # the last record of a zip file
 class Proof:
     """The content of a proof file; `docs/proofs.md` describes every entry.
 
-    Attributes
-    ----------
-    meta
-        JSON-ready: the claim (answer, kind, epsilon, delta, tolerance), the query, the model's fingerprint, and
-        the `method` that covers the space outside the answers.
-    arrays
-        The data of the method, by name.
+    `meta`: JSON-ready: the claim (answer, kind, epsilon, delta, tolerance), the query, the model's fingerprint,
+    and the `method` that covers the space outside the answers.
+    `arrays`: the data of the method, by name.
     """
 
     meta: dict[str, Any]

@@ -338,19 +338,12 @@ DRAWS_UNCHECKED = (
 class Verdict:
     """What the checker found.
 
-    Attributes
-    ----------
-    accepted
-        Whether the claim follows from the model and the proof.
-    message
-        The statement proved, or the step that fails.
-    log_joint
-        ln p(answer, e) as computed by the checker, rounded down; NaN if the check ended before that.
-    unchecked
-        The assumptions of a probabilistic claim that no file can show; also a solver's certificate that claims
-        more than the proof.
-    asked
-        The query: the answers, the evidence, and the number of variables summed out, one line each.
+    - `accepted`: whether the claim follows from the model and the proof.
+    - `message`: the statement proved, or the step that fails.
+    - `log_joint`: ln p(answer, e) as computed by the checker, rounded down; NaN if the check ended before that.
+    - `unchecked`: the assumptions of a probabilistic claim that no file can show; also a solver's certificate that
+      claims more than the proof.
+    - `asked`: the query: the answers, the evidence, and the number of variables summed out, one line each.
     """
 
     accepted: bool

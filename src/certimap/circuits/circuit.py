@@ -38,23 +38,15 @@ class NodeKind(IntEnum):
 class Circuit(Model):
     """A circuit: nonnegative, possibly unnormalised; children come before parents, the root is last.
 
-    Attributes
-    ----------
-    domain
-        The variables.
-    kind
-        int8, shape (n_nodes,): a `NodeKind`, or the negative code of a kind of leaf (`circuits.leaves`).
-    child_ptr, children
-        int64, shapes (n_nodes + 1,) and (n_edges,): the children of node i are
-        `children[child_ptr[i]:child_ptr[i + 1]]`; leaves have none.
-    log_weights
-        float64, shape (n_edges,): natural logs of the sum weights; 0 on product edges.
-    leaf_var
-        int32, shape (n_nodes,): the variable of a leaf, -1 for inner nodes.
-    param_ptr, params
-        int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i + 1]]`. A
-        categorical leaf has one natural-log weight per state (-inf is accepted: an indicator is 0 and
-        -inf); a Gaussian leaf has mean and standard deviation, others the parameters of their kind.
+    - `domain`: the variables.
+    - `kind`: int8, shape (n_nodes,): a `NodeKind`, or the negative code of a kind of leaf (`circuits.leaves`).
+    - `child_ptr`, `children`: int64, shapes (n_nodes + 1,) and (n_edges,): the children of node i are
+      `children[child_ptr[i]:child_ptr[i + 1]]`; leaves have none.
+    - `log_weights`: float64, shape (n_edges,): natural logs of the sum weights; 0 on product edges.
+    - `leaf_var`: int32, shape (n_nodes,): the variable of a leaf, -1 for inner nodes.
+    - `param_ptr`, `params`: int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i +
+      1]]`. A categorical leaf has one natural-log weight per state (-inf is accepted: an indicator is 0 and -inf);
+      a Gaussian leaf has mean and standard deviation, others the parameters of their kind.
     """
 
     domain: Domain
@@ -142,10 +134,7 @@ class CircuitBuilder:
     The last node added is the root. Sharing identical indicators and categorical leaves is up to the
     caller. Raises ModelError for an unknown child, a NaN or infinite weight, and an empty circuit.
 
-    Parameters
-    ----------
-    domain
-        The circuit's variables.
+    `domain`: the circuit's variables.
     """
 
     def __init__(self, domain: Domain) -> None:

@@ -53,12 +53,8 @@ _OWN = {
 class Case(Generic[M]):
     """A model and a query, with intermediate results shared by several rows of the table.
 
-    Attributes
-    ----------
-    model, query, limits
-        The model, a query over its domain, and limits for conditioning.
-    known
-        The intermediate results, by name.
+    `model`, `query`, `limits`: the model, a query over its domain, and limits for conditioning.
+    `known`: the intermediate results, by name.
     """
 
     model: M
@@ -93,12 +89,9 @@ def case_of(model: M, query: Query, limits: Limits) -> Case[M]:
 class Estimate:
     """The cost of a representation, estimated before it is built.
 
-    Attributes
-    ----------
-    text, work
-        The sizes in words, for `certimap info` and refusals, and the cost of one evaluation, as in `Facts.work`.
-    fits, exists
-        Whether it is within the limits, and whether the model has this representation at all.
+    `text`, `work`: the sizes in words, for `certimap info` and refusals, and the cost of one evaluation, as in
+    `Facts.work`.
+    `fits`, `exists`: whether it is within the limits, and whether the model has this representation at all.
     """
 
     text: str
@@ -111,22 +104,14 @@ class Estimate:
 class Row(Generic[M]):
     """One way from a model to a posterior.
 
-    Attributes
-    ----------
-    name, accepts
-        Its name in reports, and the type of model.
-    offers
-        The capabilities (protocols) of the posterior, and its own type, or the place of that type.
-    estimate
-        Returns its estimated cost.
-    build
-        Returns the posterior; raises ModelError before allocation if it does not fit, and ImpossibleEvidence if
-        p(e) = 0.
-    suits
-        Whether `auto` may choose it, checked before the estimate: a fitting row may still be the worse one.
-    is_kept
-        Whether the posterior depends only on model, query and threads, and never changes: it may then be cached
-        for the same query.
+    - `name`, `accepts`: its name in reports, and the type of model.
+    - `offers`: the capabilities (protocols) of the posterior, and its own type, or the place of that type.
+    - `estimate`: returns its estimated cost.
+    - `build`: returns the posterior; raises ModelError before allocation if it does not fit, and
+      ImpossibleEvidence if p(e) = 0.
+    - `suits`: whether `auto` may choose it, checked before the estimate: a fitting row may still be the worse one.
+    - `is_kept`: whether the posterior depends only on model, query and threads, and never changes: it may then be
+      cached for the same query.
     """
 
     name: str
@@ -227,10 +212,7 @@ ANYTIME: tuple[Wants, ...] = (("certimap.networks.posterior:NetworkPosterior",),
 class Option:
     """A considered row of the table.
 
-    Attributes
-    ----------
-    row, estimate
-        A way from the model to a posterior, and its sizes.
+    `row`, `estimate`: a way from the model to a posterior, and its sizes.
     """
 
     row: Row[Any]
@@ -241,12 +223,8 @@ class Option:
 class Choice:
     """The representation for a query, the alternatives, and the reason for the choice.
 
-    Attributes
-    ----------
-    case, row
-        The model and the query, and the chosen row.
-    options, why
-        All considered rows, in order, and the reason in words.
+    `case`, `row`: the model and the query, and the chosen row.
+    `options`, `why`: all considered rows, in order, and the reason in words.
     """
 
     case: Case[Any]

@@ -24,15 +24,10 @@ Points = Array  # int16 state positions, or float64 when the domain has a real v
 class Boxes:
     """A batch of products of per-variable sets.
 
-    Attributes
-    ----------
-    domain
-        The variables.
-    mask
-        bool, shape (batch, total_states): the states of categorical variables in each box.
-    low, high
-        float64, shape (batch, n), or None in a discrete domain: intervals of real variables
-        (columns of categorical ones are ignored).
+    - `domain`: the variables.
+    - `mask`: bool, shape (batch, total_states): the states of categorical variables in each box.
+    - `low`, `high`: float64, shape (batch, n), or None in a discrete domain: intervals of real variables (columns
+      of categorical ones are ignored).
     """
 
     domain: Domain

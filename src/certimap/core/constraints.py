@@ -171,10 +171,7 @@ class _Counted(Constraint):
 class AtMost(_Counted):
     """At most `k` of the variables have a label.
 
-    Parameters
-    ----------
-    k, names, state
-        A whole number, at least 0; the variables; and the label, a state of each of them.
+    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
     _at_least = False
@@ -183,10 +180,7 @@ class AtMost(_Counted):
 class AtLeast(_Counted):
     """At least `k` of the variables have a label.
 
-    Parameters
-    ----------
-    k, names, state
-        A whole number, at least 0; the variables; and the label, a state of each of them.
+    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
     _at_most = False
@@ -195,10 +189,7 @@ class AtLeast(_Counted):
 class Exactly(_Counted):
     """Exactly `k` of the variables have a label.
 
-    Parameters
-    ----------
-    k, names, state
-        A whole number, at least 0; the variables; and the label, a state of each of them.
+    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
     """
 
 
@@ -206,10 +197,7 @@ class Exactly(_Counted):
 class Implies(Constraint):
     """Where the variables of the premise have its states, those of the conclusion have its states.
 
-    Parameters
-    ----------
-    premise, conclusion
-        Mappings from names to labels.
+    `premise`, `conclusion`: mappings from names to labels.
     """
 
     premise: States
@@ -241,10 +229,7 @@ class Implies(Constraint):
 class Never(Constraint):
     """The variables never have all of these states together.
 
-    Parameters
-    ----------
-    states, more
-        A mapping from names to labels, and the same as keywords.
+    `states`, `more`: a mapping from names to labels, and the same as keywords.
     """
 
     states: States
@@ -269,10 +254,7 @@ class Never(Constraint):
 class AllDifferent(Constraint):
     """No two of the variables have the same label.
 
-    Parameters
-    ----------
-    names
-        The variables, at least two.
+    `names`: the variables, at least two.
     """
 
     names: Sequence[str]
@@ -298,12 +280,8 @@ class Linear(Constraint):
 
     Sums are exact: a float is taken at its exact value, so that .1 + .2 exceeds .3.
 
-    Parameters
-    ----------
-    weights
-        A mapping from names to mappings from labels to finite numbers; the other labels weigh 0.
-    at_most, at_least
-        The bounds, finite; one may be None.
+    `weights`: a mapping from names to mappings from labels to finite numbers; the other labels weigh 0.
+    `at_most`, `at_least`: the bounds, finite; one may be None.
     """
 
     weights: Mapping[str, Mapping[Any, float]] | Pairs
@@ -362,10 +340,7 @@ class Linear(Constraint):
 class Allowed(Constraint):
     """The variables have the states of one of the rows.
 
-    Parameters
-    ----------
-    names, rows
-        The variables, and rows of labels, at least one; each has one label per variable.
+    `names`, `rows`: the variables, and rows of labels, at least one; each has one label per variable.
     """
 
     names: Sequence[str]

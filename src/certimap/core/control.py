@@ -253,20 +253,13 @@ DEFAULT_PROOF = 100_000_000  # default size limit of a proof, bytes
 class Limits:
     """Bounds on a conversion.
 
-    Attributes
-    ----------
-    max_edges
-        Largest circuit (edges) and largest table of a tree (entries) to build. None: limited only by the memory of
-        `control`.
-    workers
-        Threads of the posterior; None: one per processor.
-    control
-        The run that the conversion belongs to: its deadline and its memory.
-    device
-        PyTorch device on which a circuit samples and scores points ("cpu", "cuda", "cuda:N"); None: compiled
-        kernels.
-    raisable
-        Names of the limits that the caller can raise, for messages.
+    - `max_edges`: largest circuit (edges) and largest table of a tree (entries) to build. None: limited only by
+      the memory of `control`.
+    - `workers`: threads of the posterior; None: one per processor.
+    - `control`: the run that the conversion belongs to: its deadline and its memory.
+    - `device`: PyTorch device on which a circuit samples and scores points ("cpu", "cuda", "cuda:N"); None:
+      compiled kernels.
+    - `raisable`: names of the limits that the caller can raise, for messages.
     """
 
     max_edges: int | None = None

@@ -53,12 +53,8 @@ class Categorical:
     Labels are compared as dictionary keys, so `True`, `1`, `np.int64(1)` and `1.0` are the same
     label; a position is never taken for a label.
 
-    Parameters
-    ----------
-    name
-        Its name in evidence, queries and answers.
-    states
-        Its labels, at least one, each once: anything hashable.
+    `name`: its name in evidence, queries and answers.
+    `states`: its labels, at least one, each once: anything hashable.
     """
 
     name: str
@@ -152,12 +148,8 @@ class Categorical:
 class Real:
     """A continuous variable: a name and a closed interval of values.
 
-    Parameters
-    ----------
-    name
-        Its name in evidence, queries and answers.
-    low, high
-        The interval's ends; infinite by default.
+    `name`: its name in evidence, queries and answers.
+    `low`, `high`: the interval's ends; infinite by default.
     """
 
     name: str
@@ -192,17 +184,12 @@ Variable = Categorical | Real
 class Domain:
     """Ordered variables; immutable.
 
-    Attributes
-    ----------
-    variables
-        The variables, in order.
-    n_states
-        int64, shape (n,): the number of states of each; 0 marks a real variable.
-    offsets
-        int64, shape (n + 1,): variable i owns columns `offsets[i]:offsets[i+1]` of every array of
-        shape (..., total_states).
-    interventions
-        The label (the number of a real variable, which is then no variable any more) that `do` set, by name.
+    - `variables`: the variables, in order.
+    - `n_states`: int64, shape (n,): the number of states of each; 0 marks a real variable.
+    - `offsets`: int64, shape (n + 1,): variable i owns columns `offsets[i]:offsets[i+1]` of every array of shape
+      (..., total_states).
+    - `interventions`: the label (the number of a real variable, which is then no variable any more) that `do` set,
+      by name.
     """
 
     def __init__(self, variables: Iterable[Variable], interventions: Mapping[str, Label] | None = None) -> None:

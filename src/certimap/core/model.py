@@ -63,14 +63,10 @@ class Model:
     Circuits, networks and learned models derive from it. A model of your own derives from it too, and either
     overrides `condition` or registers its type (`certimap.conversions.register`).
 
-    Attributes
-    ----------
-    domain
-        The variables.
-    hidden
-        Names of helper variables, which a query for all variables leaves out (see `NoisyMax`).
-    source_columns
-        What became of the columns of the table that the model was learned from; printed as a table. Kept in .npz.
+    - `domain`: the variables.
+    - `hidden`: names of helper variables, which a query for all variables leaves out (see `NoisyMax`).
+    - `source_columns`: what became of the columns of the table that the model was learned from; printed as a
+      table. Kept in .npz.
     """
 
     domain: Domain

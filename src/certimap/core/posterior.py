@@ -31,27 +31,20 @@ Capability = type | UnionType  # a protocol, or a union of protocols of which on
 class Facts:
     """Constant properties of a posterior; build them with `Facts.of`.
 
-    Attributes
-    ----------
-    log_evidence
-        Natural log of p(e) (of the unnormalised product's total for a Markov network), or None where unknown.
-    is_normalised
-        Whether `log_prob` is ln p(q | e); False if it is ln p(q, e) because p(e) is unknown.
-    has_masses
-        Whether probabilities are normalised and discrete (every variable categorical or a count), so that
-        unexplored mass bounds unseen points.
-    work
-        Cost of one row of `log_prob` in circuit edge visits (some nanoseconds each; 1,000 if unknown). It decides
-        batch sizes and whether enumeration pays.
-    log_slack
-        Largest rounding error, in nats, of a log that `log_prob` returns.
-    has_independent_draws
-        Whether draws are independent of each other. If not, as in a Markov chain, they propose points, but their
-        number proves nothing.
-    log_ceiling
-        Upper bound on all values of `log_prob`, rounded up. A search starts from it if masses do not apply.
-    is_density
-        Whether values are densities, which may exceed 1, because some variable is real and not a count.
+    - `log_evidence`: natural log of p(e) (of the unnormalised product's total for a Markov network), or None where
+      unknown.
+    - `is_normalised`: whether `log_prob` is ln p(q | e); False if it is ln p(q, e) because p(e) is unknown.
+    - `has_masses`: whether probabilities are normalised and discrete (every variable categorical or a count), so
+      that unexplored mass bounds unseen points.
+    - `work`: cost of one row of `log_prob` in circuit edge visits (some nanoseconds each; 1,000 if unknown). It
+      decides batch sizes and whether enumeration pays.
+    - `log_slack`: largest rounding error, in nats, of a log that `log_prob` returns.
+    - `has_independent_draws`: whether draws are independent of each other. If not, as in a Markov chain, they
+      propose points, but their number proves nothing.
+    - `log_ceiling`: upper bound on all values of `log_prob`, rounded up. A search starts from it if masses do not
+      apply.
+    - `is_density`: whether values are densities, which may exceed 1, because some variable is real and not a
+      count.
     """
 
     log_evidence: float | None

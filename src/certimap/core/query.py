@@ -28,23 +28,14 @@ _FORMS = ("states", "likelihood", "log_likelihood", "probability")
 class Query:
     """A MAP query over a model's domain, in positions.
 
-    Attributes
-    ----------
-    domain
-        The model's domain.
-    variables
-        int64: positions of the query variables, in the user's order.
-    log_weights
-        float64, shape (total_states,): natural-log evidence weight of every state: 0 without evidence, -inf for
-        excluded states, ln of the likelihood for soft evidence.
-    values
-        Observed real variables, position to value (they contribute a density).
-    intervals
-        Real variables restricted to an interval, position to (low, high).
-    observed
-        Positions with hard evidence (one state, or one real value).
-    rules
-        Constraints on the query variables; None without any.
+    - `domain`: the model's domain.
+    - `variables`: int64: positions of the query variables, in the user's order.
+    - `log_weights`: float64, shape (total_states,): natural-log evidence weight of every state: 0 without
+      evidence, -inf for excluded states, ln of the likelihood for soft evidence.
+    - `values`: observed real variables, position to value (they contribute a density).
+    - `intervals`: real variables restricted to an interval, position to (low, high).
+    - `observed`: positions with hard evidence (one state, or one real value).
+    - `rules`: constraints on the query variables; None without any.
     """
 
     domain: Domain

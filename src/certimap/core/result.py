@@ -90,20 +90,12 @@ class Certificate:
     `epsilon` and `delta` are the pair achieved. When `kind` is none, `epsilon` is the requested one and `delta`
     the failure probability that the run supports for it (1 when it supports nothing).
 
-    Attributes
-    ----------
-    kind
-        exact, epsilon (for certain), pac (with probability 1 - delta), or none.
-    epsilon, delta
-        The pair achieved.
-    requested_epsilon, requested_delta
-        The pair requested.
-    rule
-        The rule that earned it; None if `kind` is none.
-    assumptions
-        Sentences: assumptions of the proof beside the model; often empty.
-    tolerance
-        The relative error that still counts as exact.
+    - `kind`: exact, epsilon (for certain), pac (with probability 1 - delta), or none.
+    - `epsilon`, `delta`: the pair achieved.
+    - `requested_epsilon`, `requested_delta`: the pair requested.
+    - `rule`: the rule that earned it; None if `kind` is none.
+    - `assumptions`: sentences: assumptions of the proof beside the model; often empty.
+    - `tolerance`: the relative error that still counts as exact.
     """
 
     kind: CertificateKind
@@ -120,13 +112,10 @@ class Certificate:
 class TopMass:
     """What is known of a list of assignments that `top_mass` asked for.
 
-    Attributes
-    ----------
-    requested, held, is_reached
-        The probability asked for, that of the list, and whether it suffices, within the tolerance and rounding.
-    n, fewest
-        The length of the list, and a proved lower bound on the size of any set that suffices; None where it is
-        proved that all assignments that satisfy the constraints do not.
+    `requested`, `held`, `is_reached`: the probability asked for, that of the list, and whether it suffices, within
+    the tolerance and rounding.
+    `n`, `fewest`: the length of the list, and a proved lower bound on the size of any set that suffices; None
+    where it is proved that all assignments that satisfy the constraints do not.
     """
 
     requested: float
@@ -140,18 +129,12 @@ class TopMass:
 class HistoryEntry:
     """One moment of a run; logs are natural.
 
-    Attributes
-    ----------
-    seconds
-        Since the run began.
-    n_draws, n_evaluations
-        Draws, and assignments evaluated, until then.
-    log_prob, log_upper_bound
-        The best found, and the upper bound on ln p*, in nats.
-    log_open_mass
-        ln of a bound on the probability of all points neither evaluated nor closed; inf without a bound.
-    n_nodes
-        Search nodes until then: boxes probed, in box searches; 0 for methods without any.
+    - `seconds`: since the run began.
+    - `n_draws`, `n_evaluations`: draws, and assignments evaluated, until then.
+    - `log_prob`, `log_upper_bound`: the best found, and the upper bound on ln p*, in nats.
+    - `log_open_mass`: ln of a bound on the probability of all points neither evaluated nor closed; inf without a
+      bound.
+    - `n_nodes`: search nodes until then: boxes probed, in box searches; 0 for methods without any.
     """
 
     seconds: float
@@ -412,14 +395,9 @@ def json_ready(value: Any) -> Any:
 class FailedQuery:
     """The entry of a batch row that could not be answered.
 
-    Attributes
-    ----------
-    label
-        The row's label.
-    error
-        The name of the error's class, such as "ImpossibleEvidence".
-    message
-        The error's sentence.
+    - `label`: the row's label.
+    - `error`: the name of the error's class, such as "ImpossibleEvidence".
+    - `message`: the error's sentence.
     """
 
     label: Any
@@ -442,14 +420,9 @@ Answer = TypeVar("Answer", bound="MapResult | FailedQuery")
 class ResultList(list[Answer]):
     """The answers to a frame of evidence rows, in its order.
 
-    Parameters
-    ----------
-    answers
-        One per row.
-    labels
-        The rows' labels, also an attribute; None numbers them from 0.
-    interrupted
-        Whether Ctrl-C ended the batch, so that rows are absent; also an attribute.
+    - `answers`: one per row.
+    - `labels`: the rows' labels, also an attribute; None numbers them from 0.
+    - `interrupted`: whether Ctrl-C ended the batch, so that rows are absent; also an attribute.
     """
 
     def __init__(

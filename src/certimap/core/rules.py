@@ -28,14 +28,10 @@ MOST_LISTED = 2**21  # answers that `auto` lists
 class Automaton:
     """A constraint on given variables.
 
-    Attributes
-    ----------
-    variables
-        The variables, in the order in which they are read.
-    tables
-        int32, per variable, shape (states before it, its labels): the number of the state after it, or -1 where no
-        answer reads so. State 0 is the start, and after the last variable. Every state lies on a way between, and
-        no two states are alike; without any answer, all tables are empty.
+    `variables`: the variables, in the order in which they are read.
+    `tables`: int32, per variable, shape (states before it, its labels): the number of the state after it, or -1
+    where no answer reads so. State 0 is the start, and after the last variable. Every state lies on a way between,
+    and no two states are alike; without any answer, all tables are empty.
     """
 
     variables: tuple[Categorical, ...]
@@ -161,16 +157,10 @@ def _runs(paths: _Paths, n: int) -> tuple[Ints, Ints]:
 class Rules:
     """Constraints on the states of the query variables.
 
-    Attributes
-    ----------
-    domain
-        The query variables.
-    constraints
-        The constraints, as given.
-    observed
-        The observed variables that the constraints name, each with its observed state alone.
-    automata
-        One per part of a constraint, over query variables in the domain's order.
+    - `domain`: the query variables.
+    - `constraints`: the constraints, as given.
+    - `observed`: the observed variables that the constraints name, each with its observed state alone.
+    - `automata`: one per part of a constraint, over query variables in the domain's order.
     """
 
     domain: Domain

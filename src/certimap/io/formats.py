@@ -20,17 +20,12 @@ if TYPE_CHECKING:
 class Format:
     """One file format.
 
-    Attributes
-    ----------
-    name, holds
-        The suffix of its files, without the dot, and a description of their contents.
-    reader, writer
-        For models `reader(path)`, or `reader(path, encoding)` for text, and `writer(model, path)`; the writer is
-        None for a read-only format. The first call loads the module of either.
-    writes
-        The classes that it can write, each as "module:Class"; empty for any.
-    is_text, is_weighted
-        Whether its files have an encoding; whether the reader takes `weights` of literals, which they lack.
+    - `name`, `holds`: the suffix of its files, without the dot, and a description of their contents.
+    - `reader`, `writer`: for models `reader(path)`, or `reader(path, encoding)` for text, and `writer(model,
+      path)`; the writer is None for a read-only format. The first call loads the module of either.
+    - `writes`: the classes that it can write, each as "module:Class"; empty for any.
+    - `is_text`, `is_weighted`: whether its files have an encoding; whether the reader takes `weights` of literals,
+      which they lack.
     """
 
     name: str

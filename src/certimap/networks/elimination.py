@@ -22,21 +22,13 @@ BITS = 50.0  # log2 of the entries of a table; other orders may take half of tha
 class Elimination:
     """An elimination order with its cliques and its cost.
 
-    Attributes
-    ----------
-    order
-        Variables, the first eliminated first.
-    separators
-        For each of them the other variables of its clique, in elimination order.
-    induced_width
-        The most variables in a separator.
-    log2_size
-        Log base 2 of the number of table entries over all cliques.
-    log2_largest
-        The same of the largest clique.
-    n_edges
-        An estimate of the compiled circuit's edges from above: zeros and sharing only remove some.
-        Cliques that are plain arithmetic (nothing queried below them) have none.
+    - `order`: variables, the first eliminated first.
+    - `separators`: for each of them the other variables of its clique, in elimination order.
+    - `induced_width`: the most variables in a separator.
+    - `log2_size`: log base 2 of the number of table entries over all cliques.
+    - `log2_largest`: the same of the largest clique.
+    - `n_edges`: an estimate of the compiled circuit's edges from above: zeros and sharing only remove some.
+      Cliques that are plain arithmetic (nothing queried below them) have none.
     """
 
     order: tuple[int, ...]

@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 class Network(Model):
     """A product of nonnegative factors over discrete variables; immutable.
 
-    Attributes
-    ----------
-    domain
-        The variables.
-    factors
-        The factors, whose scopes are positions in `domain`.
-    owners
-        The variable whose conditional distribution a factor is, or None: a factor whose owner is
-        barren can be left out of a query.
-    hidden
-        Names of helper variables that a query for all variables leaves out.
+    - `domain`: the variables.
+    - `factors`: the factors, whose scopes are positions in `domain`.
+    - `owners`: the variable whose conditional distribution a factor is, or None: a factor whose owner is barren
+      can be left out of a query.
+    - `hidden`: names of helper variables that a query for all variables leaves out.
     """
 
     domain: Domain

@@ -26,13 +26,9 @@ class NoisyMax:
     the generalized noisy OR-gate', 1993). A large table is kept as a chain of small ones over hidden helpers,
     which queries sum out.
 
-    Attributes
-    ----------
-    contributions
-        For each parent a mapping from its labels to a row of probabilities, one per state of the node; a missing
-        label contributes the first state for certain.
-    leak
-        The row of probabilities without any parent; None: the first state for certain.
+    `contributions`: for each parent a mapping from its labels to a row of probabilities, one per state of the
+    node; a missing label contributes the first state for certain.
+    `leak`: the row of probabilities without any parent; None: the first state for certain.
     """
 
     contributions: Mapping[str, Mapping[Any, Sequence[float]]]
@@ -45,13 +41,9 @@ class NoisyOr:
 
     P(first state | parents) = (1 - leak) times the product of (1 - p) over the active parents.
 
-    Attributes
-    ----------
-    causes
-        For each parent either the probability p of its last state (the others are inactive), or a mapping from
-        labels to probabilities.
-    leak
-        The probability of the second state without any active parent.
+    `causes`: for each parent either the probability p of its last state (the others are inactive), or a mapping
+    from labels to probabilities.
+    `leak`: the probability of the second state without any active parent.
     """
 
     causes: Mapping[str, float | Mapping[Any, float]]

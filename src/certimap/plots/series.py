@@ -320,12 +320,8 @@ def _tree_places(parent: list[int]) -> list[tuple[float, float]]:
 class DensityGrid:
     """A density on a grid.
 
-    Attributes
-    ----------
-    names, axes
-        The one or two variables, and the grid values of each, shape (n_points,).
-    log_density
-        Natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
+    `names`, `axes`: the one or two variables, and the grid values of each, shape (n_points,).
+    `log_density`: natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
     """
 
     names: tuple[str, ...]
@@ -354,10 +350,8 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
 class OpenCells:
     """The open boxes in a search of a density.
 
-    Attributes
-    ----------
-    low, high, log_bound
-        The ends of each box, shape (batch, n_variables), and upper bounds on ln of the density in each, (batch,).
+    `low`, `high`, `log_bound`: the ends of each box, shape (batch, n_variables), and upper bounds on ln of the
+    density in each, (batch,).
     """
 
     low: Floats

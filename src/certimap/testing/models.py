@@ -22,16 +22,10 @@ from certimap.networks.factor import Factor
 class TablePosterior:
     """A distribution given by its table; implements `BoxPosterior` by enumeration.
 
-    Parameters
-    ----------
-    domain
-        Categorical variables only; at most 2^22 joint states.
-    probs
-        Nonnegative weights, shape (K_1, ..., K_n) or flat with the last variable fastest; normalised.
-    log_evidence
-        ln p(e) in nats, or None if unknown.
-    looseness
-        Nats added to every `log_bound`, to imitate loose bounds.
+    - `domain`: categorical variables only; at most 2^22 joint states.
+    - `probs`: nonnegative weights, shape (K_1, ..., K_n) or flat with the last variable fastest; normalised.
+    - `log_evidence`: ln p(e) in nats, or None if unknown.
+    - `looseness`: nats added to every `log_bound`, to imitate loose bounds.
     """
 
     def __init__(
@@ -102,12 +96,8 @@ class TablePosterior:
 class BoundedTable:
     """A table of ln p(q, e) with bounds on boxes only: no p(e), no masses, no draws.
 
-    Parameters
-    ----------
-    table
-        The distribution.
-    log_evidence
-        ln p(e), included in `log_prob` and the bounds but not in `facts`.
+    `table`: the distribution.
+    `log_evidence`: ln p(e), included in `log_prob` and the bounds but not in `facts`.
     """
 
     def __init__(self, table: TablePosterior, log_evidence: float = -7.0) -> None:
@@ -134,12 +124,8 @@ class BoundedTable:
 class IntervalTable(BoundedTable):
     """A `BoundedTable` with two-sided values, `gap` nats from the truth at each point.
 
-    Parameters
-    ----------
-    table, log_evidence
-        As in `BoundedTable`.
-    gap
-        Nonnegative, shape (n_points,) in the order of `table.points`.
+    `table`, `log_evidence`: as in `BoundedTable`.
+    `gap`: nonnegative, shape (n_points,) in the order of `table.points`.
     """
 
     def __init__(self, table: TablePosterior, gap: Floats, log_evidence: float = -7.0) -> None:

@@ -98,16 +98,10 @@ class RunCases:
 class SolverCases(RunCases):
     """Requirements for every solver. Override `make_solver`, and if necessary `make_posteriors`.
 
-    Attributes
-    ----------
-    seed
-        Seed of the posteriors and of the runs.
-    n_posteriors
-        Number of random tables.
-    finds_best
-        Also require the most probable assignment if the requested certificate is exact.
-    max_samples
-        Draw limit of each run.
+    - `seed`: seed of the posteriors and of the runs.
+    - `n_posteriors`: number of random tables.
+    - `finds_best`: also require the most probable assignment if the requested certificate is exact.
+    - `max_samples`: draw limit of each run.
     """
 
     n_posteriors: int = 20
@@ -315,14 +309,9 @@ def highest_found(posterior: Any, rng: np.random.Generator) -> float:
 class DensityCases(RunCases):
     """Requirements for every solver of densities. Override `make_solver`, and if necessary `make_posteriors`.
 
-    Attributes
-    ----------
-    seed
-        Seed of the posteriors and of the runs.
-    certifies
-        Also require the requested certificate.
-    max_samples, max_nodes
-        Limits of each run.
+    - `seed`: seed of the posteriors and of the runs.
+    - `certifies`: also require the requested certificate.
+    - `max_samples`, `max_nodes`: limits of each run.
     """
 
     certifies: bool = False

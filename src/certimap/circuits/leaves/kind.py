@@ -55,26 +55,17 @@ class LeafFunctions:
     the probability of a number, and -inf (in logs) between them. A log of -inf means impossible; the log of a
     possible but extremely improbable value is at least `LEAST_LOG`.
 
-    Attributes
-    ----------
-    log_density
-        (a, b, c, d, x, x): ln of the density at x.
-    log_mass
-        (a, b, c, d, low, high): ln of the mass of [low, high], low < high; either may be infinite, and both tails
-        keep their digits.
-    peak
-        (a, b, c, d, low, high): the maximiser of the density in [low, high].
-    scale
-        (a, b, c, d, 0, 0): a length over which the density changes, a standard deviation for instance.
-    draw
-        (a, b, c, d, low, high, stream): a draw from the density inside [low, high], with random numbers from
-        `certimap.kernels.random.uniform(stream_of(stream))`.
-    slope
-        (a, b, c, d, x, x): the derivative of ln of the density at x. It and the next two are optional, and help
-        searches near a maximum.
-    least_curvature, largest_curvature
-        (a, b, c, d, low, high): bounds on the second derivative of ln of the density in [low, high]; -inf and inf
-        if the interval contains a kink, or a point of density 0.
+    - `log_density`: (a, b, c, d, x, x): ln of the density at x.
+    - `log_mass`: (a, b, c, d, low, high): ln of the mass of [low, high], low < high; either may be infinite, and
+      both tails keep their digits.
+    - `peak`: (a, b, c, d, low, high): the maximiser of the density in [low, high].
+    - `scale`: (a, b, c, d, 0, 0): a length over which the density changes, a standard deviation for instance.
+    - `draw`: (a, b, c, d, low, high, stream): a draw from the density inside [low, high], with random numbers from
+      `certimap.kernels.random.uniform(stream_of(stream))`.
+    - `slope`: (a, b, c, d, x, x): the derivative of ln of the density at x. It and the next two are optional, and
+      help searches near a maximum.
+    - `least_curvature`, `largest_curvature`: (a, b, c, d, low, high): bounds on the second derivative of ln of the
+      density in [low, high]; -inf and inf if the interval contains a kink, or a point of density 0.
     """
 
     log_density: Callable[..., float]
@@ -91,31 +82,20 @@ class LeafFunctions:
 class LeafKind:
     """A kind of leaf over a real variable.
 
-    Attributes
-    ----------
-    name
-        Its name in files: `NAME ID VAR PARAMETER ...` is its line in `.spn`.
-    parameters
-        The names of its parameters, one to four.
-    accepts
-        Whether parameters are valid, given as arrays of one entry per leaf.
-    expected
-        A description of valid parameters, for error messages.
-    functions
-        Its functions, or a function that returns them. They are first needed when a circuit with such a leaf is
-        evaluated.
-    support
-        Returns the ends of the interval outside which the density is 0, given the parameters as arrays; None for
-        the whole line. Sums over disjoint supports are histograms, whose bounds are their largest bars.
-    is_whole
-        Whether it is a distribution on whole numbers: intervals are then split between them.
-    roundings
-        Error of its log masses, in units of the last place of 1, in addition to 4 units of the log itself.
-    code
-        Its number in circuits: of this package's kinds, a negative one that stays (the Gaussian has 1, as
-        `NodeKind` has it); 0 for the next free one.
-    family
-        The model of a column that learners fit with such leaves; None without.
+    - `name`: its name in files: `NAME ID VAR PARAMETER ...` is its line in `.spn`.
+    - `parameters`: the names of its parameters, one to four.
+    - `accepts`: whether parameters are valid, given as arrays of one entry per leaf.
+    - `expected`: a description of valid parameters, for error messages.
+    - `functions`: its functions, or a function that returns them. They are first needed when a circuit with such a
+      leaf is evaluated.
+    - `support`: returns the ends of the interval outside which the density is 0, given the parameters as arrays;
+      None for the whole line. Sums over disjoint supports are histograms, whose bounds are their largest bars.
+    - `is_whole`: whether it is a distribution on whole numbers: intervals are then split between them.
+    - `roundings`: error of its log masses, in units of the last place of 1, in addition to 4 units of the log
+      itself.
+    - `code`: its number in circuits: of this package's kinds, a negative one that stays (the Gaussian has 1, as
+      `NodeKind` has it); 0 for the next free one.
+    - `family`: the model of a column that learners fit with such leaves; None without.
     """
 
     name: str
@@ -238,12 +218,8 @@ class ColumnMoments:
 class LeafFamily(ABC):
     """Model of one column in each component: fitting, densities, and leaves.
 
-    Attributes
-    ----------
-    name
-        Its public name: a leaf kind, "histogram" or "categorical".
-    takes
-        The values that it can hold: `NUMBERS`, `FROM_ZERO` or `COUNTS`.
+    `name`: its public name: a leaf kind, "histogram" or "categorical".
+    `takes`: the values that it can hold: `NUMBERS`, `FROM_ZERO` or `COUNTS`.
     """
 
     name: ClassVar[str]
