@@ -63,3 +63,23 @@ def test_what_cannot_work_is_said_before_learning(options, said, table, tmp_path
     assert main(["learn", str(table), *options]) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.txt", "city -> ok\n\nok -> spend\n"),
+        ("s", "city,ok\nok,spend"),
+        ("s.json", '{"ok": ["city"], "spend": ["ok"]}'),
+    ],
+)
+def test_the_tables_of_a_given_structure_are_learned(name, text, table, tmp_path, capsys):
+    (tmp_path / name).write_text(text)
+    command = ["learn", str(table), "-o", str(tmp_path / "m.bif"), "--structure", str(tmp_path / name)]
+    assert main([*command, "--kinds", "spend=categorical,city=categorical", "--set", "prior=ml"]) == 0
+    assert re.search(r"a row is \S+ nats more probable than by independent columns", capsys.readouterr().err)
+    model = cm.read(tmp_path / "m.bif")
+    assert isinstance(model, cm.BayesianNetwork)
+    assert [[model.domain.names[p] for p in own] for own in model.parents] == [[], ["city"], ["ok"]]
+    again = ["learn", str(table), "-o", str(tmp_path / "n.bif"), "--structure", str(tmp_path / "m.bif")]
+    assert main([*again, "--kinds", "spend=categorical,city=categorical", "--set", "prior=ml"]) == 0

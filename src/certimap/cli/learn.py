@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +25,7 @@ class Method(StrEnum):
 
     LEARNSPN, AUTO, CHOW_LIU, CLT_MIXTURE = "learnspn", "auto", "chow-liu", "clt-mixture"
     HCLT, MIXTURE, GAUSSIAN_MIXTURE, REGION_GRAPH = "hclt", "mixture", "gaussian-mixture", "region-graph"
+    FIT = "fit"
 
 
 Words = list[str] | None
@@ -43,6 +46,10 @@ class TableOptions:
     pool: Annotated[
         int, typer.Option("--pool", metavar="N", help="Labels of fewer than N rows become one state, (other).")
     ] = 0
+    structure: Annotated[
+        Path | None,
+        option("--structure", help="Learn the tables of this: a model, .json of parents, or lines a->b."),
+    ] = None
     decimal: Annotated[
         str | None, option("--decimal", metavar="SIGN", help="The sign before decimals, where cells do not tell.")
     ] = None
@@ -96,6 +103,7 @@ def learn(
     from certimap.learn import prepare, score_samples
     from certimap.learn.choice import INDEPENDENCE, TRIED, best_of, learned
 
+    method = method if table.structure is None else Method.FIT
     _check_output(output, method)
     announce_compilation()
     given: Any = {"rng": rng, **options.parse_settings(settings)}
@@ -105,6 +113,9 @@ def learn(
     _say(f"{data}: {text}")
     kinds: Any = {name.strip(): kind.strip() for name, _, kind in (x.partition("=") for x in _listed(table.kinds))}
     chosen = _listed(table.columns) or None
+    if table.structure is not None:
+        given["structure"] = _structure(table.structure)
+        chosen = [name for name in given["structure"] if name not in given.get("hidden", ())]
     rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool)
     best, scores = method.value, dict[str, float]()
     if method is Method.AUTO or (judges.held_out and judges.valid is judges.test is None and len(text.rows) >= 20):
@@ -128,6 +139,17 @@ def learn(
         _say(f"{judges.test}: mean log-likelihood {score:.6f} nats")
 
 
+def _structure(path: Path) -> dict[str, list[str]]:
+    """Read the structure of a model, parents by children from .json, or edges, a line each."""
+    from certimap.interop.networkx_graphs import parents_in
+
+    if path.suffix not in ("", ".txt", ".csv", ".json"):
+        return parents_in(io.read(path))
+    text = path.read_text(encoding="utf-8")
+    lines = [re.split(r"\s*(?:->|,)\s*", line.strip()) for line in text.splitlines() if line.strip()]
+    return parents_in(json.loads(text) if path.suffix == ".json" else lines)
+
+
 def _listed(texts: list[str] | None) -> list[str]:
     return [part for text in texts or () for part in split_list(text)]
 
@@ -139,8 +161,10 @@ def _say(text: str) -> None:
 def _check_output(path: Path, method: Method) -> None:
     """Raise an error before anything is learned if the file cannot hold what the method makes."""
     chosen = format_of(path)
-    is_network = method is Method.CHOW_LIU and any("Bayesian" in place for place in chosen.writes)
-    is_circuit = method is not Method.GAUSSIAN_MIXTURE and any("Circuit" in place for place in chosen.writes)
+    is_network = method in (Method.CHOW_LIU, Method.FIT) and any("Bayesian" in place for place in chosen.writes)
+    is_circuit = method not in (Method.GAUSSIAN_MIXTURE, Method.FIT) and any(
+        "Circuit" in place for place in chosen.writes
+    )
     if chosen.writer is None or (chosen.writes and not is_network and not is_circuit):
         text = f"a model of {method.value} cannot be written to {path}: .{chosen.name} holds {chosen.holds}"
         raise ModelError(f"{text}; .npz holds any model")

@@ -1,14 +1,17 @@
-"""Networks and circuits as graphs of networkx."""
+"""Networks and circuits as graphs of networkx, and the parents of variables in graphs of any library."""
 
 from __future__ import annotations
 
+import graphlib
+from collections.abc import Iterable
 from typing import Any
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
+from certimap.core.arguments import is_mapping, shown
 from certimap.core.domain import Categorical
 from certimap.core.named import needed
-from certimap.errors import ModelError
+from certimap.errors import DataError, ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
 
@@ -79,3 +82,32 @@ def _circuit(circuit: Circuit, networkx: Any) -> Any:
             parameters = tuple(circuit.params_of(node).tolist())
             graph.add_node(node, kind=words[kind], variable=name, parameters=parameters)
     return graph
+
+
+def parents_in(structure: Any) -> dict[str, list[str]]:
+    """Return the parents of each variable of a structure (see `GivenStructure`), parents before children."""
+    found: dict[str, list[str]] = {}
+    edges: Iterable[Any] = ()
+    try:
+        if isinstance(structure, BayesianNetwork):
+            names = structure.domain.names
+            found = {name: [names[p] for p in own] for name, own in zip(names, structure.parents, strict=True)}
+        elif is_mapping(structure):
+            found = {str(c): [own] if isinstance(own, str) else [*map(str, own)] for c, own in structure.items()}
+        elif hasattr(structure, "arcs"):  # pyagrum
+            labels = {i: str(structure.variable(i).name()) for i in structure.nodes()}
+            found = {name: [] for name in labels.values()}
+            edges = [(labels[a], labels[b]) for a, b in sorted(structure.arcs())]
+        elif hasattr(structure, "edges"):  # networkx, pgmpy
+            found, edges = {str(v): [] for v in structure.nodes()}, [edge[:2] for edge in structure.edges()]
+        else:
+            edges = structure
+        for parent, child in edges:
+            found.setdefault(str(child), []).append(str(parent))
+    except (TypeError, ValueError, AttributeError):
+        text = "expected a mapping from children to parents, pairs (parent, child), or a directed graph"
+        raise DataError(f"the structure is {shown(structure)}; {text}") from None
+    try:
+        return {name: found.get(name, []) for name in graphlib.TopologicalSorter(found).static_order()}
+    except graphlib.CycleError as error:
+        raise DataError(f"the structure has the circle {' - '.join(error.args[1])}; expected none") from None

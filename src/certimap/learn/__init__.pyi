@@ -3,6 +3,8 @@ from certimap.learn.choice import best_of as best_of
 from certimap.learn.estimator import score_samples as score_samples
 from certimap.learn.full_mixture import FullMixture as FullMixture
 from certimap.learn.full_mixture import gaussian_mixture as gaussian_mixture
+from certimap.learn.given_structure import GivenStructure as GivenStructure
+from certimap.learn.given_structure import fit as fit
 from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
 from certimap.learn.hidden_tree import HiddenChowLiuTree as HiddenChowLiuTree
 from certimap.learn.hidden_tree import hclt as hclt

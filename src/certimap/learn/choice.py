@@ -18,7 +18,7 @@ from certimap.learn.table import AsLabels, Kind, read_table
 
 INDEPENDENCE = "independence"
 TRIED = ("mixture", "learnspn", "gaussian-mixture", "hclt")
-METHODS = (*TRIED, "chow-liu", "clt-mixture", "region-graph")
+METHODS = (*TRIED, "chow-liu", "clt-mixture", "region-graph", "fit")
 _AS_LABELS: dict[str, AsLabels] = {"gaussian-mixture": False, "region-graph": True}
 
 
@@ -42,7 +42,7 @@ def learned(method: str, data: Any, **settings: Any) -> Any:
         raise DataError(told + did_you_mean(method, METHODS))
     function = getattr(certimap.learn, method.replace("-", "_"))
     try:
-        return function(data, **settings)
+        return function(data=data, **settings)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise

@@ -320,7 +320,7 @@ def score_samples(model: Any, data: Any, posterior: Callable[[], BoxPosterior] |
     quality. Raises DataError for an absent column, a value that is not a state of its variable, or a row so far
     out that the log of its density is beyond floats. `posterior`: returns the model's distribution, if it is kept.
     """
-    table = encode(data, model.domain)
+    table = encode(data, model.domain, model.hidden)
     missing = table.missing
     if not model.domain.is_discrete and missing.any():
         out = _by_pattern(model, table.points, missing)

@@ -18,7 +18,7 @@ NaN, None and the missing marks of pandas are missing values everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import fspath
 from typing import Any, Literal, cast
@@ -64,6 +64,17 @@ class DataTable:
     def rows(self, numbers: Ints) -> DataTable:
         """Return some of the rows."""
         return DataTable(self.domain, self.points[numbers], self.whole, self.columns)
+
+    def aligned(self, domain: Domain) -> DataTable:
+        """Return the columns of a domain, missing where there is none; DataError for one of other states."""
+        out = np.full((len(self), len(domain)), MISSING if domain.is_discrete else np.nan, domain.point_dtype)
+        for i, name in enumerate(domain.names):
+            if name in self.domain and self.domain[name] != domain[name]:
+                raise DataError(f"column {name!r} has other states than the variable; expected the same")
+            if name in self.domain:
+                column = self.points[:, self.domain.index(name)]
+                out[:, i] = np.where(missing_in(column), out[:, i], column)
+        return DataTable(domain, out)
 
     def observed(self, i: int) -> Floats:
         """Return the known values of a column as float64."""
@@ -145,18 +156,20 @@ def read_table(
     return replace(rows, columns=_described(rows, data)) if has_names(data) else rows
 
 
-def encode(data: Any, domain: Domain) -> DataTable:
+def encode(data: Any, domain: Domain, hidden: Collection[str] = ()) -> DataTable:
     """Turn a table into positions of a known domain; raises DataError where they do not fit together.
 
-    Frames and mappings are matched by column name (further columns are ignored), arrays by position.
+    Frames and mappings are matched by column name (further columns are ignored), arrays by position. `hidden`:
+    variables that are missing where there is no column.
     """
     if not isinstance(domain, Domain):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"domain is {shown(domain)}; expected a certimap.Domain, or None")
     if isinstance(data, DataTable):
-        return data
+        return data if data.domain == domain else data.aligned(domain)
     columns = columns_of(data)
     if has_names(data):
-        by_name = {c.name: c for c in columns}
+        empty = np.full(len(columns[0].values) if columns else 0, None)
+        by_name = {**{name: _column(name, empty) for name in hidden}, **{c.name: c for c in columns}}
         absent = [name for name in domain.names if name not in by_name]
         if absent:
             raise DataError(f"the table has no column {absent[0]!r}; the model's variables are needed")

@@ -215,10 +215,10 @@ def check_smoothing(smoothing: float) -> None:
 
 
 def scaled_rows(table: Floats) -> Floats:
-    """Scale rows to sum 1; rows of zeros become uniform."""
-    totals = table.sum(axis=1, keepdims=True)
+    """Scale rows (last axis) to sum 1; rows of zeros become uniform."""
+    totals = table.sum(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(totals > 0, table / totals, 1.0 / table.shape[1]), np.float64)
+        return np.asarray(np.where(totals > 0, table / totals, 1.0 / table.shape[-1]), np.float64)
 
 
 BATCH = 8192

@@ -1,0 +1,131 @@
+"""Tables of a network of given structure: by counting, or by expectation-maximisation where cells are missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from certimap.core.arguments import Record, keywords_hinted, shown
+from certimap.core.arrays import Floats
+from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.logs import log_of
+from certimap.errors import DataError
+from certimap.interop.networkx_graphs import parents_in
+from certimap.learn.estimator import DensityEstimator, Seed, check_count, check_positive
+from certimap.learn.family_counts import FamilyCounts
+from certimap.learn.tree import scaled_rows
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+
+
+@dataclass(eq=False, repr=False)
+class GivenStructure(DensityEstimator):
+    """Learn the tables of a Bayesian network whose structure is known.
+
+    Missing cells and hidden variables, missing at random, are summed out exactly in each step (expectation-
+    maximisation, Dempster et al. 1977). Raises DataError for rows that are impossible under the tables to start
+    from, and TooLarge beyond memory.
+
+    Parameters
+    ----------
+    structure
+        A mapping from children to their parents, edges (parent, child), a `BayesianNetwork` (whose tables are the
+        first start where cells are missing), or a graph of pgmpy, pyagrum or networkx. Other columns are left out.
+    hidden, weights
+        The number or the labels of the states of variables without a column, by name; one number per row.
+    prior, strength
+        "bdeu": `strength` pseudo-rows, spread over each table; "dirichlet": `strength` per entry; "ml": none, for
+        maximum likelihood. Configurations of the parents that no row has get the uniform distribution.
+    n_starts, max_steps, tolerance
+        Random starts with hidden variables, of which the best is kept; steps of each; the gain in nats per row
+        below which a start ends.
+    kinds, domain, random_state, time_limit, progress
+        As in `LearnSPN`.
+
+    Attributes
+    ----------
+    model_, history_
+        The network, and ln of the likelihood of all rows times the prior before each step, which never falls.
+    """
+
+    structure: Any = None
+    _: KW_ONLY
+    hidden: Mapping[str, int | Sequence[Label]] | None = None
+    weights: Any = None
+    prior: Literal["bdeu", "dirichlet", "ml"] = "bdeu"
+    strength: float = 1.0
+    n_starts: int = 4
+    max_steps: int = 200
+    tolerance: float = 1e-5
+
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
+        check_positive("strength", self.strength)
+        check_positive("tolerance", self.tolerance)
+        check_count("n_starts", self.n_starts, 1)
+        check_count("max_steps", self.max_steps, 1)
+        parents, own = parents_in(self.structure), self.structure
+        own = own if isinstance(own, BayesianNetwork) else None
+        hidden = Record(dict.fromkeys(own.hidden if own is not None else ()) | dict(self.hidden or {}))
+        known, names = domain if own is None else own.domain, [name for name in parents if name not in hidden]
+        rows, _ = self._read(table, valid, known and Domain(known[n] for n in names if n in known))
+        wrong = [n for n in names if n not in rows.domain or not rows.domain[n].n_states]
+        for name in (*wrong, *(n for n in hidden if n not in parents)):
+            text = f"{name!r} must be a variable of the structure, and a column of states or hidden"
+            raise DataError(f"{text}: hidden={{{name!r}: number of states}}; kinds= makes states of numbers")
+        found = {name: rows.domain[name] for name in names}
+        for name, states in hidden.items():
+            labels = range(states) if isinstance(states, int) else states
+            found[name] = Categorical(name, tuple(labels)) if own is None else own.domain[name]
+        order = Domain(found[name] for name in parents)  # parents before children
+        weights = np.asarray(np.ones(len(rows)) if self.weights is None else self.weights, np.float64)
+        if weights.shape != (len(rows),) or not (np.all(weights >= 0.0) and 0.0 < weights.sum() < math.inf):
+            raise DataError(f"weights are {shown(self.weights)}; expected {len(rows)} numbers from 0")
+        scopes = [tuple(order.index(n) for n in (*above, name)) for name, above in parents.items()]
+        tables = self._climb(
+            FamilyCounts(scopes, rows.aligned(order).points.astype(np.int64), weights, order.n_states.tolist()),
+            order,
+            own,
+        )
+        self.domain_ = order if own is None else Domain(found[name] for name in own.domain.names)
+        places = [[self.domain_.index(order.names[v]) for v in scope] for scope in scopes]
+        self.model_ = BayesianNetwork(self.domain_, map(Factor, places, tables), hidden)
+
+    def _climb(self, counts: FamilyCounts, domain: Domain, own: BayesianNetwork | None) -> list[Floats]:
+        """Return the best tables of several starts."""
+        if self.prior not in ("bdeu", "dirichlet", "ml"):
+            raise DataError(f"prior is {self.prior!r}; expected 'bdeu', 'dirichlet' or 'ml'")
+        rng, best, self.history_ = np.random.default_rng(self.seed_), list[Floats](), [-math.inf]
+        shapes = [tuple(domain.n_states[list(scope)].tolist()) for scope in counts.scopes]
+        one = {"ml": 0.0, "dirichlet": self.strength}.get(self.prior)
+        priors = [self.strength / math.prod(shape) if one is None else one for shape in shapes]
+        for start in range(self.n_starts if counts.latent else 1):
+            now = [scaled_rows(c.reshape(shape) + 1.0) for c, shape in zip(counts.complete, shapes, strict=True)]
+            if own is not None and not start:
+                now = [own.factors[own.domain.index(name)].table for name in domain.names]
+            for k in counts.latent if own is None or start else ():
+                now[k] = scaled_rows(rng.gamma(1.0, size=shapes[k]))
+            history: list[float] = []
+            while len(history) < self.max_steps and not self._is_late():
+                logs = [log_of(table).ravel() for table in now]
+                sums, value = counts.expected(logs)
+                history.append(value + sum(a * float(t.sum()) for a, t in zip(priors, logs, strict=True) if a))
+                if len(history) > 1 and history[-1] - history[-2] < self.tolerance * counts.n_rows:
+                    break
+                now = [scaled_rows(c.reshape(n) + a) for c, n, a in zip(sums, shapes, priors, strict=True)]
+            if not best or (history and history[-1] > self.history_[-1]):
+                best, self.history_ = now, history
+        self.timed_out_ = self._is_late()
+        return best
+
+
+@keywords_hinted(DataError, "GivenStructure")
+def fit(structure: Any, data: Any, *, rng: Seed = None, **settings: Any) -> BayesianNetwork:
+    """Return a Bayesian network of given structure with tables learned from `data`; see `GivenStructure`.
+
+    `structure`, `settings`: its parameters. `rng`: a seed of the random starts that hidden variables need.
+    """
+    return GivenStructure(structure, random_state=rng, **settings).fit(data).model_

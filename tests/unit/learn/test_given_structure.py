@@ -1,0 +1,163 @@
+"""Tables of a given structure: counts, and expectation-maximisation against enumeration of the missing cells."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import certimap as cm
+from certimap.errors import DataError
+from certimap.learn import GivenStructure, fit
+
+STRUCTURE = {"b": ["a"], "c": ["a", "b"], "d": ["c"]}
+
+
+def rows_of(network, n, rng, share=0.0, without=()):
+    points = network.sample(n, rng=rng)
+    gone = np.random.default_rng(rng).random(points.shape) < share
+    return {
+        v.name: [None if lost else v.states[s] for s, lost in zip(points[:, i], gone[:, i], strict=True)]
+        for i, v in enumerate(network.domain)
+        if v.name not in without
+    }
+
+
+def random_network(rng, sizes=(2, 3, 2, 3)):
+    names, draw = "abcd", np.random.default_rng(rng)
+    states = {n: [f"{n}{s}" for s in range(k)] for n, k in zip(names, sizes, strict=True)}
+    shapes = {n: [len(states[p]) for p in (*STRUCTURE.get(n, ()), n)] for n in names}
+    tables = {n: draw.dirichlet(np.ones(shape[-1]), shape[:-1]) for n, shape in shapes.items()}
+    return cm.BayesianNetwork.from_cpts(states, STRUCTURE, tables)
+
+
+def completions(network, table, weights):
+    """Yield each completion of each row, with its weighted posterior, and ln p of all rows at last."""
+    points = np.array(list(itertools.product(*(range(k) for k in network.domain.n_states))))
+    joint, n = np.exp(network.log_prob(points)), len(next(iter(table.values())))
+    total = 0.0
+    for row in range(n):
+        fits = np.ones(len(points), bool)
+        for i, variable in enumerate(network.domain):
+            label = table.get(variable.name, [None] * n)[row]
+            fits &= (label is None) | (points[:, i] == (0 if label is None else variable.index(label)))
+        total += weights[row] * np.log(joint[fits].sum())
+        yield points[fits], weights[row] * joint[fits] / joint[fits].sum()
+    yield None, total
+
+
+def counts_of(network, table, weights):
+    counts = [np.zeros(f.shape) for f in network.factors]
+    for points, shares in completions(network, table, weights):
+        if points is None:
+            return counts, shares
+        for count, factor in zip(counts, network.factors, strict=True):
+            np.add.at(count, tuple(points[:, v] for v in factor.scope), shares)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("prior", "alpha"), [("ml", lambda size: 0), ("dirichlet", lambda size: 3), ("bdeu", lambda size: 3 / size)]
+)
+def test_complete_tables_are_counted(prior, alpha):
+    network = random_network(0)
+    table, weights = rows_of(network, 60, 1), np.random.default_rng(2).integers(0, 4, 60)
+    found = fit(network, table, prior=prior, strength=3.0, weights=weights)
+    for got, count in zip(found.factors, counts_of(network, table, weights)[0], strict=True):
+        expected = count + alpha(count.size)
+        totals = expected.sum(axis=-1, keepdims=True)
+        uniform = np.full(count.shape, 1 / count.shape[-1])
+        expected = np.divide(expected, totals, out=uniform, where=totals > 0)
+        np.testing.assert_allclose(got.table, expected, atol=1e-12)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(), ("a",), ("c",), ("b", "c")]), st.sampled_from(["ml", "bdeu"]))
+def test_steps_never_lose_and_end_where_expected_counts_are_the_tables(seed, hidden, prior):
+    network = random_network(seed)
+    table, weights = rows_of(network, 25, seed, 0.3, hidden), np.random.default_rng(seed).uniform(0.5, 2.0, 25)
+    sizes = {name: network.domain[name].n_states for name in hidden}
+    estimator = GivenStructure(
+        network, hidden=sizes, weights=weights, prior=prior, max_steps=500, tolerance=1e-10, n_starts=1
+    ).fit(table)
+    assert np.all(np.diff(estimator.history_) >= -1e-9)
+    counts, log_likelihood = counts_of(estimator.model_, table, weights)
+    alphas = [0.0 if prior == "ml" else 1.0 / c.size for c in counts]
+    logs = (a * np.log(f.table).sum() for a, f in zip(alphas, estimator.model_.factors, strict=True) if a)
+    assert estimator.history_[-1] == pytest.approx(log_likelihood + sum(logs), abs=1e-4)
+    for alpha, count, factor in zip(alphas, counts, estimator.model_.factors, strict=True):
+        totals = (count + alpha).sum(axis=-1, keepdims=True)
+        np.testing.assert_allclose(factor.table * totals, count + alpha, atol=0.05)
+
+
+def test_hidden_variables_are_left_out_of_answers_and_scores_sum_them():
+    network = random_network(5)
+    table = rows_of(network, 300, 5, 0.1, ("c",))
+    runs = [GivenStructure(STRUCTURE, hidden={"c": 2}, prior="ml", random_state=7).fit(table) for _ in range(2)]
+    assert [f.table.tolist() for f in runs[0].model_.factors] == [f.table.tolist() for f in runs[1].model_.factors]
+    assert runs[0].score(table) * 300 == pytest.approx(runs[0].history_[-1], abs=1e-6)
+    assert set(cm.map_query(runs[0].model_, rng=0).assignment) == {"a", "b", "d"}
+    single = GivenStructure(STRUCTURE, hidden={"c": 2}, prior="ml", random_state=7, n_starts=1).fit(table)
+    assert single.history_[-1] <= runs[0].history_[-1]
+
+
+def test_long_chains_and_hundreds_of_children_do_not_underflow():
+    rng, n = np.random.default_rng(0), 400
+    table = {f"x{i}": rng.integers(0, 3, 40) for i in range(n)}
+    estimator = GivenStructure({f"x{i}": "h" for i in range(n)}, hidden={"h": 2}, n_starts=1, random_state=0)
+    assert np.isfinite(estimator.fit(table).history_).all()
+    chain = {f"h{i}": [f"h{i - 1}"] for i in range(1, 150)} | {f"x{i}": [f"h{i}"] for i in range(150)}
+    estimator = GivenStructure(chain, hidden={f"h{i}": 2 for i in range(150)}, n_starts=1, max_steps=5)
+    assert np.all(np.diff(estimator.fit(table).history_) > 0)
+
+
+def test_rows_that_the_start_excludes_are_named():
+    start = cm.BayesianNetwork.from_cpts({"a": [0, 1], "b": [0, 1]}, {"b": ["a"]}, {"a": [1, 0], "b": np.eye(2)})
+    with pytest.raises(DataError, match="row 2 is impossible under the tables to start from"):
+        fit(start, {"a": [0, 1, None], "b": [0, 0, 1]})
+
+
+def test_every_form_of_a_structure_is_the_same():
+    network, table = random_network(3), rows_of(random_network(3), 50, 3)
+    edges = [(p, c) for c, own in STRUCTURE.items() for p in own]
+    numbers = {name: i for i, name in enumerate("abcd")}
+    pyagrum = SimpleNamespace(
+        nodes=lambda: set(numbers.values()),
+        arcs=lambda: {(numbers[p], numbers[c]) for p, c in edges},
+        variable=lambda i: SimpleNamespace(name=lambda: "abcd"[i]),
+    )
+    graph = SimpleNamespace(nodes=lambda: list("abcd"), edges=lambda: edges)
+    wanted = {f.scope[-1]: f.table for f in fit(network, table, prior="ml").factors}
+    for structure in (STRUCTURE, edges, pyagrum, graph):
+        found = fit(structure, table | {"unused": range(50)}, prior="ml")
+        assert set(found.domain.names) == set("abcd")
+        for factor in found.factors:
+            name = found.domain.names[factor.scope[-1]]
+            expected = wanted[network.domain.index(name)]
+            own = [found.domain.names[v] for v in factor.scope]
+            theirs = [network.domain.names[v] for v in network.factors[network.domain.index(name)].scope]
+            np.testing.assert_allclose(factor.table, np.transpose(expected, [theirs.index(n) for n in own]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (({"a": ["b"], "b": ["a"]}, {"a": [0, 1], "b": [0, 1]}), "has the circle"),
+        ((7, {"a": [0, 1]}), "the structure is 7; expected a mapping from children to parents"),
+        (({"b": ["a"]}, {"b": [0, 1]}), "'a' must be a variable of the structure, and a column"),
+        (({"b": ["a"]}, {"a": [0.5, 1.5], "b": [0, 1]}), "kinds= makes states of numbers"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments, said):
+    with pytest.raises(DataError, match=said):
+        fit(*arguments)
+    with pytest.raises(DataError, match="'h' must be a variable of the structure"):
+        fit({"b": ["a"]}, {"a": [0, 1], "b": [0, 1]}, hidden={"h": 2})
+    for setting in ({"prior": "flat"}, {"weights": [1.0]}, {"weights": [-1.0, 1.0]}, {"strength": 0}):
+        with pytest.raises(DataError, match=next(iter(setting))):
+            fit({"b": ["a"]}, {"a": [0, 1], "b": [0, 1]}, **setting)  # pyright: ignore[reportArgumentType]
