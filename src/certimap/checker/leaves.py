@@ -156,10 +156,14 @@ def _less(more: float, less: float, side: int) -> float:
     return total_of([more, math.log(-math.expm1(gap))], side) if gap < 0.0 else -math.inf
 
 
-TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = KINDS = tuple(range(-1, -8, -1))
-NAMED = ("truncated_gaussian", "uniform", "exponential", "laplace", "student_t", "poisson", "geometric")
+TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
+BETA, GAMMA, LOGNORMAL, NEGATIVE_BINOMIAL = range(-8, -12, -1)
+FIRST_NAMED = ("truncated_gaussian", "uniform", "exponential", "laplace", "student_t", "poisson", "geometric")
+NAMED = (*FIRST_NAMED, "beta", "gamma", "lognormal", "negative_binomial")
+KINDS = tuple(range(-1, -12, -1))
+COUNTS = (POISSON, GEOMETRIC, NEGATIVE_BINOMIAL)
 NAMES: dict[str, int] = dict(zip(NAMED, KINDS, strict=True))
-UNKNOWN = -8  # model files may number kinds freely, and give their names
+UNKNOWN = -12  # model files may number kinds freely, and give their names
 LOG_PI = 1.1447298858494002
 FAR_TAIL = 30.0  # deviations from the mean
 MANY_COUNTS = 1000.0
@@ -183,8 +187,8 @@ def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
     """Return the ends of the interval outside which a density is 0."""
     if kind == TRUNCATED:
         return p[2], p[3]
-    if kind == UNIFORM:
-        return p[0], p[1]
+    if kind in (UNIFORM, BETA):
+        return (p[0], p[1]) if kind == UNIFORM else (0.0, 1.0)
     return (-math.inf if kind in (LAPLACE, STUDENT_T) else 0.0), math.inf
 
 
@@ -203,13 +207,50 @@ def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
         half, log_ratio = 0.5 * p[2], log1p_of(square_of(p, x)) if math.isfinite(x) else math.inf
         terms = [math.lgamma(half + 0.5), -math.lgamma(half), -0.5 * math.log(p[2]), -0.5 * LOG_PI]
         return total_of([*terms, -math.log(p[1]), -(half + 0.5) * log_ratio], side)
+    if kind in (BETA, GAMMA):
+        rest = [_times(p[1] - 1.0, 1.0 - x, -x) if kind == BETA else -p[1] * x, _times(p[0] - 1.0, x, x - 1.0)]
+        return total_of([*log_constants(kind, p), *rest], side) if min(rest) > -math.inf else -math.inf
+    if kind == LOGNORMAL:
+        if not 0.0 < x < math.inf:
+            return -math.inf
+        z, log = (math.log(x) - p[0]) / p[1], math.log(x)
+        off = side * 4.0 * UNIT * abs(z) * (abs(log) + abs(p[0])) / p[1]
+        return total_of([*log_constants(kind, p), -0.5 * z * z, off, -log], side)
     if x != math.floor(x) or x == math.inf:
         return -math.inf
     if kind == POISSON and x >= MANY_COUNTS and abs(x - p[0]) <= 0.1 * p[0]:
         return _log_many_counts(p[0], x, side)
     if kind == POISSON:
         return total_of([x * math.log(p[0]), -p[0], -math.lgamma(x + 1.0)], side)
+    if kind == NEGATIVE_BINOMIAL:
+        ways = [math.lgamma(x + p[1]), -math.lgamma(p[1]), -math.lgamma(x + 1.0)]
+        return total_of([*ways, -p[1] * math.log1p(p[0] / p[1]), -x * math.log1p(p[1] / p[0])], side)
     return total_of([math.log(p[0]), x * math.log1p(-p[0])], side)
+
+
+def _times(power: float, x: float, less: float) -> float:
+    """Return power ln x, x also given less 1."""
+    return (
+        0.0 if power == 0.0 else power * (math.log1p(less) if x > 0.5 else math.log(x)) if x > 0.0 else -math.inf
+    )
+
+
+def log_constants(kind: int, p: Sequence[float]) -> list[float]:
+    """Return terms of the log of the factor by which a beta, gamma or lognormal density is multiplied."""
+    if kind == BETA:
+        return [math.lgamma(p[0] + p[1]), -math.lgamma(p[0]), -math.lgamma(p[1])]
+    return [p[0] * math.log(p[1]), -math.lgamma(p[0])] if kind == GAMMA else [-math.log(p[1]), -HALF_LOG_2PI]
+
+
+def mode_of(kind: int, p: Sequence[float]) -> float:
+    """Return where a density, or the probability of a whole number, is largest in its support or its closure."""
+    if kind in (UNIFORM, EXPONENTIAL, GEOMETRIC):
+        return 0.0
+    if kind == BETA:
+        return (p[0] - 1.0) / (p[0] + p[1] - 2.0) if p[0] + p[1] > 2.0 else 0.5
+    if kind in (GAMMA, LOGNORMAL):
+        return (p[0] - 1.0) / p[1] if kind == GAMMA else math.exp(p[0] - p[1] * p[1])
+    return math.floor(p[0] - (p[0] / p[1] if kind == NEGATIVE_BINOMIAL else 0.0)) if kind in COUNTS else p[0]
 
 
 def _log_tail_density(p: Sequence[float], x: float, side: int) -> float:
@@ -255,12 +296,11 @@ def log_largest(kind: int, p: Sequence[float], low: float, high: float, side: in
     low, high = max(low, least), min(high, most)
     if not low <= high:
         return -math.inf
-    mode = 0.0 if kind in (UNIFORM, EXPONENTIAL, GEOMETRIC) else p[0]
-    if kind in (POISSON, GEOMETRIC):
-        low, high, mode = _whole(low, 1), _whole(high, -1), math.floor(mode)
+    if kind in COUNTS:
+        low, high = _whole(low, 1), _whole(high, -1)
         if not low <= high:
             return -math.inf
-    return log_density(kind, p, min(max(mode, low), high), side)
+    return log_density(kind, p, min(max(mode_of(kind, p), low), high), side)
 
 
 def _log_width(low: float, high: float) -> float:
@@ -281,7 +321,7 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
     if low <= least and high >= most:
         return 0.0
     a, b = max(low, least), min(high, most)
-    if not a <= b or (a == b and kind not in (POISSON, GEOMETRIC)):
+    if not a <= b or (a == b and kind not in COUNTS):
         return -math.inf
     if kind == TRUNCATED:
         return total_of([log_mass(p[0], p[1], a, b, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
@@ -298,13 +338,19 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
         flat = log_largest(kind, p, a, b, 1) if side > 0 else min(log_density(kind, p, x, -1) for x in (a, b))
         found = log_student(p, a, b, side), total_of([flat, _log_width(a, b)], side)
         return found[0] if math.isinf(b - a) else min(found) if side > 0 else max(found)
+    if kind == LOGNORMAL:
+        below, above = (math.log(x) if x > 0.0 else -math.inf for x in (a, b))
+        off = (2.0 * side * UNIT * (1.0 + abs(x)) if math.isfinite(x) else 0.0 for x in (below, above))
+        return log_mass(p[0], p[1], below - next(off), above + next(off), side)
+    if kind in (BETA, GAMMA):
+        return _log_between(kind, p, a, b, side)
     a, b = _whole(a, 1), _whole(b, -1)
     if not a <= b:
         return -math.inf
     if kind == GEOMETRIC:
         rate = math.log1p(-p[0])
         return _log_of([-math.expm1((b - a + 1.0) * rate)], a * rate, side)
-    return _log_poisson(p[0], a, b, side)
+    return _log_counts(kind, p, a, b, side)
 
 
 def _log_of(masses: Sequence[float], log_factor: float, side: int) -> float:
@@ -313,20 +359,69 @@ def _log_of(masses: Sequence[float], log_factor: float, side: int) -> float:
     return total_of([math.log(mass), log_factor], side) if mass > 0.0 else -math.inf
 
 
-def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
+def _log_between(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
+    """Return the log mass of a beta or gamma density in an interval, by the masses of both tails or of one."""
+    mean = p[0] / (p[0] + p[1]) if kind == BETA else p[0] / p[1]
+    if low < mean < high:
+        rest = (_log_tail(kind, p, low, False, -side), _log_tail(kind, p, high, True, -side))
+        return _log_of([1.0 - math.exp(rest[0]) - math.exp(rest[1]) + side * 8.0 * UNIT], 0.0, side)
+    near, far, is_above = (low, high, True) if low >= mean else (high, low, False)
+    found = _less(_log_tail(kind, p, near, is_above, side), _log_tail(kind, p, far, is_above, -side), side)
+    flat = (
+        log_largest(kind, p, low, high, 1) if side > 0 else min(log_density(kind, p, x, -1) for x in (low, high))
+    )
+    flat = total_of([flat, _log_width(low, high)], side) if high < math.inf and flat > -math.inf else found
+    return min(found, flat) if side > 0 else max(found, flat)
+
+
+def _log_tail(kind: int, p: Sequence[float], x: float, is_above: bool, side: int) -> float:
+    """Return the log of the mass below x, or above it, of a beta or gamma density, rounded to a side.
+
+    That below x of a gamma density is z^a e^-z / Gamma(a + 1) times the sum of z^n / ((a + 1) ... (a + n)), with z
+    the rate times x (DLMF 8.7.1). From x on its log falls by at most the rate, and by at least the slope at x.
+    """
+    if x in ((1.0, math.inf) if is_above else (0.0,)):
+        return -math.inf
+    if kind == BETA:
+        odds, shapes = Fraction(x) / (1 - Fraction(x)), (p[1], p[0]) if is_above else (p[0], p[1])
+        return min(total_of([_log_half_beta(*shapes, 1 / odds if is_above else odds, side), -LOG_HALF], side), 0.0)
+    (a, rate), z, total, term, n = p, p[1] * x, 1.0, 1.0, 0
+    if is_above:
+        rest, top = _less(0.0, _log_tail(kind, p, x, False, -side), side), log_density(kind, p, x, side)
+        drop = rate - (a - 1.0) / x * (1.0 + 4.0 * UNIT) if side > 0 else rate
+        tail = total_of([top, -math.log(drop)], side) if drop > 1e-9 * rate else rest
+        return min(rest, tail) if side > 0 else max(rest, tail)
+    while n < SERIES_TERMS and (z >= a + 1.0 + n or term > 1e-18 * total):
+        n += 1
+        term *= z / (a + n)
+        total += term
+    left = term * z / (a + 1.0 + n - z) if z < a + 1.0 + n else math.inf
+    if side > 0 and not total + left < math.inf:
+        return 0.0
+    slack = side * (16.0 + 8.0 * n + 8.0 * (a + z)) * UNIT
+    log = math.log(total + left if side > 0 else total)
+    return min(total_of([a * math.log(z), -z, -math.lgamma(a + 1.0), log, slack], side), 0.0)
+
+
+def _log_counts(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
     """Add up the probabilities near the largest one; a geometric series bounds the tails."""
-    top = min(max(math.floor(mean), low), high)
-    reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
+    size, share = (p[1], p[0] / (p[0] + p[1])) if kind == NEGATIVE_BINOMIAL else (math.inf, 0.0)
+    top = min(max(mode_of(kind, p), low), high)
+    reach = math.ceil(20.0 * math.sqrt(p[0] + p[0] * p[0] / size) + 50.0 * p[0] / size) + 200.0
     if reach > MOST_TERMS:
-        raise Rejected(f"part of a Poisson distribution of mean {mean} has too many counts to add up")
+        raise Rejected(f"part of a distribution of counts of mean {p[0]} has too many counts to add up")
     first, last = max(low, top - reach), min(high, top + reach)
     n = int(last - first) + 1
-    logs = [log_density(POISSON, (mean,), first + k, side) for k in range(n)]
-    if side > 0 and last < high and mean < last + 1.0:
-        ratio = mean / (last + 1.0)
-        logs.append(logs[-1] + math.log(ratio / (1.0 - ratio)))
-    if side > 0 and first > low and first < mean:
-        ratio = first / mean
+    logs = [log_density(kind, p, first + k, side) for k in range(n)]
+
+    def ratio_after(k: float) -> float:
+        return (
+            p[0] / (k + 1.0) if size == math.inf else share * max((k + size) / (k + 1.0), 1.0) * (1.0 + 8.0 * UNIT)
+        )
+
+    if side > 0 and last < high and ratio_after(last) < 1.0:
+        logs.append(logs[-1] + math.log(ratio_after(last) / (1.0 - ratio_after(last))))
+    if side > 0 and first > low and (ratio := 1.0 / ratio_after(first - 1.0) * (1.0 + 8.0 * UNIT)) < 1.0:
         logs.append(logs[0] + math.log(ratio / (1.0 - ratio)))
     peak = max(logs)
     return total_of([peak, math.log(math.fsum(math.exp(x - peak) for x in logs))], side)

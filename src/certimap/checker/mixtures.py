@@ -19,17 +19,23 @@ from numpy.typing import NDArray
 from certimap.checker.circuit import Graph
 from certimap.checker.constraints import PlainRules
 from certimap.checker.leaves import (
+    BETA,
     EXPONENTIAL,
+    GAMMA,
     GAUSSIAN,
     HALF_LOG_2PI,
     LAPLACE,
+    LOGNORMAL,
     STUDENT_T,
     TRUNCATED,
     UNIFORM,
     Edges,
+    log_constants,
     log_density,
     log_mass,
+    mode_of,
     support,
+    total_of,
 )
 from certimap.checker.models import FLOAT, Arrays, CheckBudget, Question, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
@@ -44,8 +50,9 @@ MOST_BOXES = 5_000_000
 ROOM = 3_000_000  # numbers that a batch of boxes may take
 BOX_COST = 2  # numbers held per unit of a box's `work`
 GAIN = 0.3  # a categorical variable is split first if that lowers a bound by this share of its excess
-SMOOTH = (GAUSSIAN, TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T)
+SMOOTH = (GAUSSIAN, TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, BETA, GAMMA, LOGNORMAL)
 MOST_PARTS, MOST_LEAVES = 8000, 64_000
+SMALL, BIG = 1e-300, 1e300
 
 
 Boxes = tuple[Floats, Floats, Flags]  # the ends of real variables, and the states of categorical ones
@@ -343,7 +350,7 @@ class Leaves:
         given = list(zip(kinds, params, strict=True))
         ends = [(-math.inf, math.inf) if k == GAUSSIAN else support(k, p) for k, p in given]
         low, high = np.array(ends, np.float64).T
-        first = np.array([0.0 if k in (UNIFORM, EXPONENTIAL) else p[0] for k, p in given])
+        first = np.array([mode_of(k, p) for k, p in given])
         own = np.stack([np.nextafter(low, -np.inf), np.where(np.isinf(high), -np.inf, high)], axis=1)
         kind = np.array(kinds, np.int64)
         own[kind == LAPLACE, 0] = first[kind == LAPLACE]
@@ -373,7 +380,7 @@ class Leaves:
         """Return logs at points in [low, high], slopes and bends per `reach`, and the sizes of the logs' terms."""
         shape = np.broadcast_shapes(at.shape, self.kind.shape)
         at = np.broadcast_to(at, shape)
-        ratio, slope, bend = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        ratio, slope, bend, more = (np.zeros(shape) for _ in range(4))
         p = self.params.T
         for kind in np.unique(self.kind).tolist():
             k = np.flatnonzero(self.kind == kind)
@@ -394,7 +401,34 @@ class Leaves:
                 nearest = np.where(ends[0] * ends[1] <= 0.0, 0.0, np.minimum(ends[0] ** 2, ends[1] ** 2))
                 u = np.clip(3.0 * df, nearest, np.maximum(ends[0] ** 2, ends[1] ** 2))  # the most convex point
                 bend[:, k] = (df + 1.0) * (u - df) / (u + df) ** 2 * step * step
-        return ratio + self.scale, slope, bend, np.abs(ratio) + np.abs(self.scale)
+            elif kind in (BETA, GAMMA, LOGNORMAL):
+                here, *ends = (np.clip(x, SMALL, 1.0 - UNIT if kind == BETA else BIG) for x in (here, low, high))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    terms, bent = _curved(kind, p[:, k], here, *ends)
+                    ratio[:, k], slope[:, k], bend[:, k] = (
+                        sum(terms[:2]),
+                        sum(terms[2:]) * reach,
+                        bent * reach * reach,
+                    )
+                more[:, k] = np.abs(terms[:2]).sum(axis=0) + np.abs(terms[2:]).sum(axis=0) * reach
+        return ratio + self.scale, slope, bend, np.abs(ratio) + np.abs(self.scale) + more
+
+
+def _curved(kind: int, p: Floats, x: Floats, low: Floats, high: Floats) -> tuple[list[Floats], Floats]:
+    """Return two terms of a log density at x, two of its slope, and its largest bend in [low, high]."""
+    a, b = p[0] - 1.0, p[1] - 1.0
+    if kind == BETA:
+        bend = -a / high / high - b / (1.0 - low) / (1.0 - low)
+        return [a * np.log(x), b * np.log1p(-x), a / x, -b / (1.0 - x)], bend
+    if kind == GAMMA:
+        return [a * np.log(x), -p[1] * x, a / x, np.broadcast_to(-p[1], x.shape)], -a / high / high
+    z, most = (np.log(x) - p[0]) / p[1], np.clip(np.exp(p[0] + 1.5 - p[1] * p[1]), low, high)
+    parts = 1.0, (np.log(most) - 1.0 - p[0]) / p[1] / p[1]
+    bend = (
+        (sum(parts) + 16.0 * UNIT * (1.0 + (1.0 + np.abs(np.log(most)) + np.abs(p[0])) / p[1] ** 2)) / most / most
+    )
+    known = (1.0 + 4.0 * np.abs(z)) * (np.abs(np.log(x)) + np.abs(p[0])) / p[1]  # rounding of the log
+    return [-0.5 * z * z + UNIT * known, -np.log(x), -1.0 / x, -z / p[1] / x], bend
 
 
 def _scale(kind: int, p: Sequence[float]) -> float:
@@ -403,7 +437,9 @@ def _scale(kind: int, p: Sequence[float]) -> float:
         return -HALF_LOG_2PI - math.log(p[1]) + (8.0 + abs(math.log(p[1]))) * UNIT
     if kind == TRUNCATED:
         return _scale(GAUSSIAN, p) - log_mass(p[0], p[1], p[2], p[3], -1)
-    return log_density(kind, p, p[1] if kind == UNIFORM else 0.0 if kind == EXPONENTIAL else p[0], 1)
+    if kind in (BETA, GAMMA, LOGNORMAL):
+        return total_of(log_constants(kind, p), 1)
+    return log_density(kind, p, p[1] if kind == UNIFORM else mode_of(kind, p), 1)
 
 
 @dataclass(frozen=True, eq=False)

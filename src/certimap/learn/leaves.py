@@ -21,12 +21,13 @@ from certimap.circuits.leaves.kind import (
     LEAST_SD,
     LOG_SQRT_2PI,
     NUMBERS,
+    SHARES,
     LeafFamily,
     is_count,
     leaf_kinds,
 )
 from certimap.circuits.leaves.poisson import Poisson
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import DataError
@@ -36,6 +37,7 @@ MAX_BARS = 32
 HELD_OUT = 5  # one row in so many is held out
 SEEN = 3  # minimum rows per value: with rarer values, new ones would turn up later that labels cannot hold
 PRIOR = 0.5  # pseudo-counts per label
+RANGES = {NUMBERS: (-math.inf, math.inf), FROM_ZERO: (0.0, math.inf), SHARES: (0.0, 1.0)}
 TAIL_WIDTH = 3.0  # width of a histogram's tails, in standard deviations of the column
 
 
@@ -158,7 +160,7 @@ def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[
             _check(name, families, variable.name, values)
     else:
         takes = [COUNTS] if hint == "count" or (hint == "whole" and np.all(is_count(values))) else []
-        takes += [] if hint == "count" else [NUMBERS, FROM_ZERO] if np.all(values >= 0.0) else [NUMBERS]
+        takes += [] if hint == "count" else [kind for kind in RANGES if np.all(_held(values, kind))]
         names = [name for kind in takes for name, family in families.items() if family.takes == kind]
     return [families[name](values) for name in names]
 
@@ -185,11 +187,16 @@ def options_of(table: DataTable, leaves: Mapping[str, Any] | None) -> list[list[
     return [families_of(table, i, wanted.get(name)) for i, name in enumerate(table.domain.names)]
 
 
+def _held(values: Floats, takes: str) -> Flags:
+    low, high = RANGES[takes]
+    return (low <= values) & (values <= high)
+
+
 def _check(name: str, families: Mapping[str, type[LeafFamily]], column: str, values: Floats) -> None:
     if name not in families:
         raise DataError(f"the leaves of column {column!r} are {name!r}; expected one of {', '.join(families)}")
     takes = families[name].takes
-    held = is_count(values) if takes == COUNTS else values >= (0.0 if takes == FROM_ZERO else -np.inf)
+    held = is_count(values) if takes == COUNTS else _held(values, takes)
     if not np.all(held):
         raise DataError(f"column {column!r} holds {values[~held][0]:g}; {name} leaves take {takes}")
 

@@ -56,8 +56,9 @@ class ProductMixture(MixtureEstimator):
         Pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose from.
     leaves
         Families of real columns by name, one or several to choose from: "gaussian", "laplace", "student_t",
-        "truncated_gaussian" and "exponential" (from 0), "histogram", "poisson" and "geometric" (whole numbers from
-        0). By default all that can hold the column's values; "poisson" and "geometric" for integers alone.
+        "truncated_gaussian", "exponential", "gamma" and "lognormal" (from 0), "beta" (from 0 to 1), "histogram",
+        "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By default all that can hold the
+        column's values; those of whole numbers for integers alone.
     kinds, domain, random_state, time_limit, progress
         As in `LearnSPN`.
 

@@ -23,6 +23,9 @@ LAWS = {
     "exponential": lambda m, s: ((1 / s,), stats.expon(scale=s)),
     "laplace": lambda m, s: ((m, s), stats.laplace(m, s)),
     "student_t": lambda m, s: ((m, s, 1.5), stats.t(1.5, m, s)),
+    "beta": lambda m, s: ((1 + s, 1 + abs(m)), stats.beta(1 + s, 1 + abs(m))),
+    "gamma": lambda m, s: ((1 + abs(m), 1 / s), stats.gamma(1 + abs(m), scale=s)),
+    "lognormal": lambda m, s: ((m, s), stats.lognorm(s, scale=math.exp(m))),
 }
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -23,8 +23,12 @@ LAWS = {
     "student_t": ((0.3, 1.4, 2.5), stats.t(2.5, 0.3, 1.4)),
     "poisson": ((3.7,), stats.poisson(3.7)),
     "geometric": ((0.3,), stats.geom(0.3, loc=-1)),
+    "beta": ((2.5, 1.5), stats.beta(2.5, 1.5)),
+    "gamma": ((1.7, 0.8), stats.gamma(1.7, scale=1 / 0.8)),
+    "lognormal": ((0.2, 0.9), stats.lognorm(0.9, scale=math.exp(0.2))),
+    "negative_binomial": ((3.7, 0.8), stats.nbinom(0.8, 0.8 / 4.5)),
 }
-WHOLE = ("poisson", "geometric")
+WHOLE = ("poisson", "geometric", "negative_binomial")
 INTERVALS = [(-0.5, 0.8), (1.0, 1.0), (-3.0, 9.0), (2.5, math.inf), (-math.inf, 1.0), (0.9, 1.9), (-9.0, -1.5)]
 
 
@@ -48,7 +52,10 @@ def largest(name, law, low, high):
     if name in WHOLE:
         whole = np.arange(max(math.ceil(low) if low > -math.inf else 0, 0), min(high, 60.0) + 1e-9)
         return float(law.logpmf(whole).max()) if len(whole) else -math.inf
-    points = np.append(np.linspace(max(low, -40.0), min(high, 40.0), 4001), np.clip([0.0, 0.25, 0.3], low, high))
+    points = np.append(
+        np.linspace(max(low, -40.0), min(high, 40.0), 4001),
+        np.clip([0.0, 0.25, 0.3, 0.75, 0.875, math.exp(-0.61)], low, high),
+    )
     return float(law.logpdf(points).max())
 
 
@@ -122,10 +129,11 @@ def mixture(seed, kinds, n_parts=3):
 
 
 REAL = ("gaussian", "truncated_gaussian", "uniform", "histogram", "exponential", "laplace", "student_t")
+NEW = ("beta", "gamma", "lognormal", "gaussian")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [REAL, ("histogram",), ("poisson", "geometric")])
+@pytest.mark.parametrize("kinds", [REAL, NEW, ("histogram",), WHOLE])
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_on_such_leaves_are_proved(seed, kinds):
     model = mixture(seed, kinds)

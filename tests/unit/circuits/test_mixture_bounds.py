@@ -17,7 +17,17 @@ from certimap.core.box import SearchBoxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
 
-KINDS = ("gaussian", "truncated_gaussian", "uniform", "exponential", "laplace", "student_t")
+KINDS = (
+    "gaussian",
+    "truncated_gaussian",
+    "uniform",
+    "exponential",
+    "laplace",
+    "student_t",
+    "beta",
+    "gamma",
+    "lognormal",
+)
 
 
 def leaf(builder: CircuitBuilder, kind: str, variable: int, rng: np.random.Generator) -> int:
@@ -29,6 +39,9 @@ def leaf(builder: CircuitBuilder, kind: str, variable: int, rng: np.random.Gener
         "exponential": (width,),
         "laplace": (middle, width),
         "student_t": (middle, width, float(rng.uniform(0.5, 9.0))),
+        "beta": (1.0 + width, 1.0 + abs(middle)),
+        "gamma": (1.0 + abs(middle), 1.0 / width),
+        "lognormal": (middle, width),
     }
     return builder.real(kind, variable, *parameters[kind])
 

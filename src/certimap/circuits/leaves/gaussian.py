@@ -122,9 +122,8 @@ class Gaussian(LeafFamily):
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return (mean, sd) per component."""
-        means = self.column.means(values, weights, smoothing)
-        squares = np.einsum("nk,nk->k", weights, (values[:, None] - means) ** 2)
-        return np.stack([means, np.sqrt(self.column.variances(squares, weights.sum(axis=0), smoothing))], axis=1)
+        means, variances = self.column.both(values, weights, smoothing)
+        return np.stack([means, np.sqrt(variances)], axis=1)
 
     def log_density(self, values: Floats, params: Floats) -> Floats:
         mean, sd = params.T

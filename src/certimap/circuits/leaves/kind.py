@@ -25,7 +25,8 @@ MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
 MOST_SCALE = 1e290
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-NUMBERS, FROM_ZERO, COUNTS = "numbers", "numbers from 0", "whole numbers from 0"
+NUMBERS, FROM_ZERO, SHARES = "numbers", "numbers from 0", "numbers from 0 to 1"
+COUNTS = "whole numbers from 0"
 LEAST_SD = 0.01  # in standard deviations of the column: narrower leaves would overfit single rows
 
 
@@ -129,9 +130,14 @@ def between(*parameters: Floats) -> tuple[Floats, Floats]:
     return parameters[-2], parameters[-1]
 
 
-def from_zero(parameter: Floats) -> tuple[Floats, Floats]:
+def from_zero_to_one(*parameters: Floats) -> tuple[Floats, Floats]:
+    """Return the support of a kind on numbers from 0 to 1."""
+    return np.zeros_like(parameters[0]), np.ones_like(parameters[0])
+
+
+def from_zero(*parameters: Floats) -> tuple[Floats, Floats]:
     """Return the support of a kind on nonnegative numbers."""
-    return np.zeros_like(parameter), np.full_like(parameter, np.inf)
+    return np.zeros_like(parameters[0]), np.full_like(parameters[0], np.inf)
 
 
 _kinds: dict[int, LeafKind] = {}
@@ -208,6 +214,12 @@ class ColumnMoments:
         sums = weights.T @ values + smoothing * self.mean
         return np.where(rows > 0.0, sums / np.maximum(rows, SMALLEST_NORMAL), self.mean)
 
+    def both(self, values: Floats, weights: Floats, smoothing: float) -> tuple[Floats, Floats]:
+        """Return the smoothed mean and variance of each component."""
+        means = self.means(values, weights, smoothing)
+        squares = np.einsum("nk,nk->k", weights, (values[:, None] - means) ** 2)
+        return means, self.variances(squares, weights.sum(axis=0), smoothing)
+
     def variances(self, squares: Floats, totals: Floats, smoothing: float) -> Floats:
         """Return smoothed variances from weighted sums of squares, at least (LEAST_SD * sd)^2."""
         rows = np.maximum(totals + smoothing, SMALLEST_NORMAL)
@@ -219,7 +231,7 @@ class LeafFamily(ABC):
     """Model of one column in each component: fitting, densities, and leaves.
 
     `name`: its public name: a leaf kind, "histogram" or "categorical".
-    `takes`: the values that it can hold: `NUMBERS`, `FROM_ZERO` or `COUNTS`.
+    `takes`: the values that it can hold: `NUMBERS`, `FROM_ZERO`, `SHARES` or `COUNTS`.
     """
 
     name: ClassVar[str]

@@ -1,6 +1,7 @@
-"""Poisson leaves.
+"""Poisson leaves, and the functions of counts that they share with negative binomial ones.
 
-By the saddle-point expansion of Loader, "Fast and accurate computation of binomial probabilities" (2000).
+By the saddle-point expansion of Loader, "Fast and accurate computation of binomial probabilities" (2000). `size`
+is that of a negative binomial distribution, 0 for a Poisson distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NEGLIGIBLE = 1e-18  # relative to the sum so far: smaller terms, and all beyond,
 
 @jit()
 def stirling_error(k: Scalar) -> Scalar:
-    """Return ln k! - ln(sqrt(2 pi k) (k/e)^k) of a whole number k > 0."""
+    """Return ln k! - ln(sqrt(2 pi k) (k/e)^k) of a number k > 0."""
     if k < 16.0:
         return math.lgamma(k + 1.0) - (k + 0.5) * math.log(k) + k - _HALF_LOG_2PI
     y = 1.0 / (k * k)
@@ -46,46 +47,53 @@ def deviance(k: Scalar, mean: Scalar) -> Scalar:
 
 
 @jit()
-def log_probability(mean: Scalar, k: Scalar) -> Scalar:
+def log_probability(mean: Scalar, size: Scalar, k: Scalar) -> Scalar:
     """Return ln of the probability of a whole number k >= 0."""
+    if size > 0.0:
+        if k == 0.0:
+            return -size * math.log1p(mean / size)
+        n = size + k
+        off = deviance(size, n / (1.0 + mean / size)) + deviance(k, n / (1.0 + size / mean))
+        errors = stirling_error(n) - stirling_error(size) - stirling_error(k)
+        return errors - off + 0.5 * (math.log(size / n) - math.log(k)) - _HALF_LOG_2PI
     if k == 0.0:
         return -mean
     return -stirling_error(k) - deviance(k, mean) - 0.5 * math.log(k) - _HALF_LOG_2PI
 
 
 @jit()
-def densest(mean: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def densest(mean: Scalar, size: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return the most probable whole number in [low, high]; one outside if there is none."""
     first = 0.0 if low <= 0.0 else math.ceil(low)
-    top = max(math.floor(mean), first)
+    top = max(math.floor(mean - mean / size if size > 0.0 else mean), first)
     return top if top <= high else math.floor(high)
 
 
-def log_density(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+def log_density(mean: Scalar, size: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
     if x < 0.0 or x == math.inf or x != math.floor(x):
         return -math.inf
-    return log_probability(mean, x)
+    return log_probability(mean, size, x)
 
 
-def log_mass(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def log_mass(mean: Scalar, size: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of the whole numbers in [low, high]: a sum from the largest term outward.
 
-    At most about 12 sqrt(mean) terms.
+    At most about 12 standard deviations of terms, or 41 (1 + mean / size).
     """
     if low <= 0.0 and high == math.inf:
         return 0.0
     if low == math.inf:
         return -math.inf
     low = 0.0 if low <= 0.0 else math.ceil(low)
-    top = densest(mean, low, high)
+    top = densest(mean, size, low, high)
     if top < low or top > high:
         return -math.inf
-    log_top = log_probability(mean, top)
+    log_top = log_probability(mean, size, top)
     total, lost = 1.0, 0.0
     for sign in (1.0, -1.0):
         k = top + sign
         while low <= k <= high:
-            term = math.exp(log_probability(mean, k) - log_top)
+            term = math.exp(log_probability(mean, size, k) - log_top)
             if term < NEGLIGIBLE * total:
                 break
             more = term - lost
@@ -96,31 +104,31 @@ def log_mass(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high
     return min(log_top + math.log(total), 0.0)
 
 
-def peak(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def peak(mean: Scalar, size: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return the most probable whole number in [low, high]; an end if there is none."""
     if low == math.inf:
         return low
-    return min(max(densest(mean, low, high), low), high)
+    return min(max(densest(mean, size, low, high), low), high)
 
 
-def scale(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+def scale(mean: Scalar, size: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
     """Return the standard deviation, at least 1."""
-    return max(math.sqrt(mean), 1.0)
+    return max(math.sqrt(mean + mean * mean / size if size > 0.0 else mean), 1.0)
 
 
-def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
+def draw(mean: Scalar, size: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
     low = 0.0 if low <= 0.0 else math.ceil(low)
     last = high if high == math.inf else math.floor(high)
-    top = densest(mean, low, high)
-    log_top = log_probability(mean, top)
+    top = densest(mean, size, low, high)
+    log_top = log_probability(mean, size, top)
     total = 0.0
     up, down = top, top - 1.0
     for round in range(2):
         left = uniform(stream_of(stream)) * total if round else math.inf
         up, down = top, top - 1.0
         while True:
-            above = math.exp(log_probability(mean, up) - log_top) if up <= last else 0.0
-            below = math.exp(log_probability(mean, down) - log_top) if down >= low else 0.0
+            above = math.exp(log_probability(mean, size, up) - log_top) if up <= last else 0.0
+            below = math.exp(log_probability(mean, size, down) - log_top) if down >= low else 0.0
             if above + below <= NEGLIGIBLE * total:
                 break
             if round == 0:
