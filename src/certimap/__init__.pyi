@@ -14,7 +14,6 @@ from certimap import testing as testing
 from certimap import trees as trees
 from certimap.ask.api import condition as condition
 from certimap.ask.api import map_query as map_query
-from certimap.ask.api import read as read
 from certimap.ask.forecasting import Forecast as Forecast
 from certimap.ask.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.ask.forecasting import estimate_lipschitz as estimate_lipschitz
@@ -85,6 +84,7 @@ from certimap.interop import from_object as from_object
 from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networks import unroll as unroll
 from certimap.interop.networkx_graphs import to_networkx as to_networkx
+from certimap.io.formats import read as read
 from certimap.learn import datasets as datasets
 from certimap.networks import BayesianNetwork as BayesianNetwork
 from certimap.networks import Factor as Factor

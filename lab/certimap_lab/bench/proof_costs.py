@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from certimap.ask.api import map_query, read
+from certimap import io
+from certimap.ask.api import map_query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import CertimapError
 from certimap.proofs import check
@@ -62,7 +63,7 @@ def twenty_queries(folder: Path, n_queries: int, seed: int = 0) -> Iterator[Aske
 
     @lru_cache(maxsize=2)
     def model_of(dataset: str, circuit: str) -> Any:
-        return read(model_path(folder, dataset, circuit))
+        return io.read(model_path(folder, dataset, circuit))
 
     def loader(dataset: str, circuit: str, split: Split, index: int) -> Callable[[], Question]:
         def load() -> Question:

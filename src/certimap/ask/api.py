@@ -30,46 +30,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from certimap.core.constraints import Constraint
-    from certimap.core.model import Model
-    from certimap.io.files import AnyPath
-    from certimap.io.logic import Weights
 
     Given = Evidence | pd.Series | None
     Rows = DataFrame | Sequence[Evidence]
-
-
-@keywords_hinted()
-def read(
-    path: AnyPath, *, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
-) -> Model:
-    """Read a model from a file.
-
-    Parameters
-    ----------
-    path
-        The file; its suffix names the format (see `certimap.io.FORMATS`), and .gz may follow.
-    format
-        A name from `certimap.io.FORMATS`, for a file with another suffix.
-    encoding
-        Encoding of a text format, such as "latin-1"; None: from the byte order mark, else UTF-8.
-    weights
-        Weights of literals for .nnf and .sdd, by number or in a file; None: 1 each.
-
-    Returns
-    -------
-    Model
-        A network, a circuit, or a learned model.
-
-    Raises
-    ------
-    ParseError
-        For an unknown format, or a file that cannot be read or violates its format.
-    ModelError
-        For weights with a format that takes none.
-    """
-    from certimap.io import read as read_model
-
-    return read_model(path, format, encoding, weights)
 
 
 Names = Sequence[str] | str | None

@@ -23,7 +23,7 @@ from certimap.core.result import MapResult, Origin, Status
 from certimap.errors import ImpossibleEvidence, ModelError, NoAnswer, QueryError, TooLarge
 from certimap.solvers.covering import run
 from certimap.solvers.driver import Progress, interruptible
-from certimap.solvers.registry import wants_of
+from certimap.solvers.registry import make, wants_of
 from certimap.solvers.request import Request
 
 if TYPE_CHECKING:
@@ -225,7 +225,8 @@ class Session:
         request, total = self.request if request is None else request, None
         if request.top_mass is not None and query is not None and request.constraints:
             total = total_of(cast("Model", self.model), query, control)
-        request = request if len(posterior.domain) else request.of_empty_domain()
+        if not len(posterior.domain):
+            request = replace(request, solver=make("exhaustive"), warm_start=None)
         return run(posterior, request, control=control, seed=seed, progress=progress, total=total)
 
     def answered_quickly(
@@ -235,7 +236,8 @@ class Session:
         if control.deadline is not None:
             control.deadline = max(control.deadline, time.perf_counter() + GRACE)
         try:
-            posterior, request = self.quick_posterior(query, control), self.request.in_a_hurry()
+            posterior = self.quick_posterior(query, control)
+            request = replace(self.request, solver="auto", warm_start=None, upper_bound=None)
             control.found = None
             result = self.run(posterior, control, seed, progress, query, request)
         except ImpossibleEvidence:

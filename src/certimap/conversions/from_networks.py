@@ -30,12 +30,6 @@ def elimination_order(reduced: Reduced, elimination: Elimination) -> list[int]:
     return [*elimination.order, *(v for v in reduced.query if v not in reduced.sizes)]
 
 
-def largest_table(reduced: Reduced, elimination: Elimination) -> int:
-    """Return the entries of the tree's largest table, with all states of query variables."""
-    sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}
-    return max((math.prod(sizes[u] for u in (v, *near)) for v, near in elimination.cliques), default=1)
-
-
 def tree_of_reduced(
     reduced: Reduced,
     query: Query,
@@ -168,8 +162,9 @@ def tree_size(case: Case[Network]) -> Estimate:
     """Return the size of the elimination order's tree."""
     if is_too_wide(case):
         return TOO_WIDE
-    elimination = elimination_of(case)
-    largest = largest_table(reduced_of(case), elimination)
+    elimination, reduced = elimination_of(case), reduced_of(case)
+    sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}  # all states
+    largest = max((math.prod(sizes[u] for u in (v, *near)) for v, near in elimination.cliques), default=1)
     entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
     text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
     return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)

@@ -78,11 +78,6 @@ class RegionTree:
         """Whether every region of more than one state has a query variable: bounds are then attained."""
         return bool(np.all((self.variable >= 0) | (self.arrays.own_states == 1)))
 
-    @property
-    def slot_map(self) -> Ints:
-        """The start of each region's part of `gather`, -1 for the root; shape (n,)."""
-        return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
-
     def of_shape(self, name: str, make: Callable[[], T]) -> T:
         """Return the cached result of `make` under `name`; the result must not depend on the tables."""
         if name not in self.known:

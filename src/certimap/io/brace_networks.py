@@ -181,12 +181,8 @@ class Braces:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a list; commas, blanks and parentheses outside double quotes separate them."""
-    return [unquoted(word) for word in _WORD.findall(text)]
-
-
-def unquoted(text: str) -> str:
-    """Return a word without its double quotes and backslash escapes."""
-    return _ESCAPE.sub(r"\1", text[1:-1]) if text.startswith('"') else text
+    words = _WORD.findall(text)
+    return [_ESCAPE.sub(r"\1", word[1:-1]) if word.startswith('"') else word for word in words]
 
 
 def quoted(text: str) -> str:

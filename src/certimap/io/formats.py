@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from certimap.core.arguments import shown
+from certimap.core.arguments import keywords_hinted, shown
 from certimap.core.named import Named, is_one_of
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import TABLES, AnyPath, suffix_of
@@ -116,6 +116,7 @@ def format_of(
     return found
 
 
+@keywords_hinted()
 def read(
     path: AnyPath, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
 ) -> Any:

@@ -212,7 +212,9 @@ def choose(posterior: Posterior) -> Solver:
         if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
             solver = make(name)
             if solver.unsuited(posterior) is None:
-                return _with_outside_help(solver) if name == "hbfs" else solver
+                if name == "hbfs" and at("certimap.solvers.networks.toulbar2:is_installed")():
+                    return make(name, outside_share=OUTSIDE_SHARE)  # it may call toulbar2
+                return solver
     return make(_last_resort(posterior))
 
 
@@ -223,13 +225,6 @@ def _last_resort(posterior: Posterior) -> str:
     if not posterior.facts.is_density:
         return "pac"
     return "soo" if make("soo").unsuited(posterior) is None else "budget"
-
-
-def _with_outside_help(solver: Solver) -> Solver:
-    """Let the search of networks call toulbar2 if it is installed."""
-    from certimap.solvers.networks.toulbar2 import is_installed
-
-    return make(solver.name, outside_share=OUTSIDE_SHARE) if is_installed() else solver
 
 
 def expected(choice: Choice) -> str:

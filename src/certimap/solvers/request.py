@@ -12,7 +12,7 @@ from certimap.core.arguments import check_number, check_whole, shown
 from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
-from certimap.solvers.registry import made, make
+from certimap.solvers.registry import made
 
 if TYPE_CHECKING:
     from certimap.core.constraints import Constraint
@@ -129,14 +129,6 @@ class Request:
     def of_worker(self) -> Request:
         """Return a copy for a worker of an executor: one thread unless `workers` is given."""
         return replace(self, limits=replace(self.limits, workers=self.limits.workers or 1))
-
-    def of_empty_domain(self) -> Request:
-        """Return a copy for a query without variables, whose answer needs no search."""
-        return replace(self, solver=make("exhaustive"), warm_start=None)
-
-    def in_a_hurry(self) -> Request:
-        """Return a copy for a quick posterior, used if the intended one is not ready in time."""
-        return replace(self, solver="auto", warm_start=None, upper_bound=None)
 
 
 def _constraints_of(given: Any) -> tuple[Constraint, ...]:

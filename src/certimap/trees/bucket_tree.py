@@ -60,14 +60,6 @@ def point_arrays(tree: RegionTree) -> passes.PointArrays:
     )
 
 
-def room_for_points(tree: RegionTree, how: passes.PointArrays, n_rows: int) -> passes.PointRoom:
-    """Allocate the buffers of a block of points."""
-    return passes.PointRoom(
-        np.empty((int(how.message_ptr[-1]), n_rows)), np.empty((tree.n_regions, n_rows)),
-        np.empty((how.n_joint, n_rows)), np.empty(n_rows, np.int64), np.empty(n_rows, np.uint8),
-    )  # fmt: skip
-
-
 def room_for(tree: RegionTree, n_rows: int) -> passes.PassRoom:
     """Allocate the buffers of a block of rows."""
     n, a = tree.n_regions, tree.arrays
@@ -224,7 +216,13 @@ class BucketTreePosterior:
             passes.upward_points(tree.arrays, how, states, work)
             out[start:stop] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
 
-        _blocks_with_room(block, batch, rows, self.workers, lambda: room_for_points(tree, how, rows))
+        def room() -> passes.PointRoom:
+            return passes.PointRoom(
+                np.empty((int(how.message_ptr[-1]), rows)), np.empty((tree.n_regions, rows)),
+                np.empty((how.n_joint, rows)), np.empty(rows, np.int64), np.empty(rows, np.uint8),
+            )  # fmt: skip
+
+        _blocks_with_room(block, batch, rows, self.workers, room)
         return out
 
     def _mask(self, points: Points, row: int) -> Flags:
@@ -415,4 +413,5 @@ def _blocks_with_room(
 
 
 def _links(tree: RegionTree) -> passes.Links:
-    return passes.Links(tree.slot_map, tree.parent, tree.variable)
+    starts = np.where(tree.slot >= 0, tree.arrays.map_ptr[tree.slot], -1)  # of each region's part of `gather`
+    return passes.Links(starts, tree.parent, tree.variable)

@@ -41,13 +41,6 @@ def one_thread() -> Generator[None]:
         torch().set_num_threads(before)
 
 
-def published_sizes(n_variables: int) -> tuple[int, ...]:
-    """Return the published hidden layer sizes for a model of `n_variables` variables."""
-    if n_variables <= SMALL:
-        return (64, 32)
-    return (256, 128) if n_variables >= LARGE else (128, 64)
-
-
 def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
     """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last after Glorot."""
     nn: Any = torch().nn
@@ -225,8 +218,8 @@ class Itself(LabelHeuristic):
     def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> ItselfState:
         case = TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
         own_rng = np.random.default_rng(self.train_seed)
-        of_model = posterior.domain if posterior.origin is None else posterior.origin[1].domain
-        hidden = self.hidden or published_sizes(len(of_model))
+        n = len(posterior.domain if posterior.origin is None else posterior.origin[1].domain)  # of the model
+        hidden = self.hidden or ((64, 32) if n <= SMALL else (256, 128) if n >= LARGE else (128, 64))
         sizes = (case.told.shape[1], *hidden, posterior.domain.total_states)
         key = (case.key, sizes, self.learning_rate, self.batch, self.rows, self.epochs, self.train_seed)
         found = None if case.key is None else kept(posterior, key)

@@ -103,13 +103,9 @@ class SetPass:
 
     def row_limit(self, width: int) -> int:
         """Return how many vectors of length `width` a set may keep."""
-        return min(self.limit, self._rows_of(SET_ENTRIES, width))
+        return min(self.limit, self.rows_of(SET_ENTRIES, width))
 
-    def pair_limit(self, width: int) -> int:
-        """Return how many rows a product of two sets may have before filtering."""
-        return min(max(8 * self.limit, 65536), self._rows_of(PRODUCT_ENTRIES, width))
-
-    def _rows_of(self, entries: int, width: int) -> int:
+    def rows_of(self, entries: int, width: int) -> int:
         """Return how many vectors of length `width` fit into this elimination's share of `entries`."""
         return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
@@ -219,7 +215,8 @@ class RegionVisit:
         linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
         threshold = run.threshold(top, left.is_whole and right.is_whole)
         rows: Ints | None = None
-        max_pairs = max(run.pair_limit(linear.shape[1]), 2 * len(linear))
+        most = min(max(8 * run.limit, 65536), run.rows_of(PRODUCT_ENTRIES, linear.shape[1]))
+        max_pairs = max(most, 2 * len(linear))  # rows of a product before filtering
         while True:
             run.control.check(DOING)
             try:

@@ -117,14 +117,9 @@ class BoxBounds:
         """Return the number of states left of each variable."""
         return np.add.reduceat(mask, self.starts[:-1], dtype=np.int64) if self.variables else np.zeros(0, np.int64)
 
-    def states(self, mask: Mask) -> dict[int, int]:
-        """Return the first state left of each variable."""
-        return {v: int(np.argmax(mask[a:b])) for v, a, b in self._columns}
-
-    def leading(self, mask: Mask, each: Floats) -> dict[int, int]:
-        """Return the state of largest bound left of each variable."""
-        values = np.where(mask, each, -np.inf)
-        return {v: int(np.argmax(values[a:b])) for v, a, b in self._columns}
+    def states(self, worth: Mask | Floats) -> dict[int, int]:
+        """Return each variable's state of the largest worth, the first one of equals."""
+        return {v: int(np.argmax(worth[a:b])) for v, a, b in self._columns}
 
     def restricted(self, mask: Mask) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem within a box, and the states that are left of each variable."""
@@ -510,7 +505,7 @@ class FullWidth(WholeSpaceSolver):
         posterior = state.posterior
         if self.tuning.point_cost * posterior.facts.work > 2.0**bounds.least_bits:
             return
-        point = posterior.point(bounds.leading(mask, each))
+        point = posterior.point(bounds.states(np.where(mask, each, -np.inf)))
         if point.tobytes() != state.decoded:
             state.decoded = point.tobytes()
             ledger.candidates(point)

@@ -17,7 +17,10 @@ def main(job_path: str, answer_path: str) -> None:
     """Solve one job; see `certimap.solvers.networks.toulbar2.costs_of` for its fields."""
     with open(job_path, encoding="utf-8") as file:
         job: dict[str, Any] = json.load(file)
-    limit_memory(int(job["memory"]))
+    with contextlib.suppress(ImportError, ValueError, OSError):  # where the system can cap the address space
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (int(job["memory"]), int(job["memory"])))
     pytoulbar2: Any = importlib.import_module("pytoulbar2")  # an extra: types hold with and without it
     network: Any = pytoulbar2.CFN(ubinit=job["impossible"], resolution=job["digits"], verbose=-1)
     for i, size in enumerate(job["sizes"]):
@@ -36,14 +39,6 @@ def main(job_path: str, answer_path: str) -> None:
     with open(written, "w", encoding="utf-8") as file:
         json.dump({"solution": solution, "bound": bound}, file)
     os.replace(written, answer_path)
-
-
-def limit_memory(n_bytes: int) -> None:
-    """Cap the address space of this process, where the system can."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,11 @@
+from certimap.conversions.choose import Case as Case
+from certimap.conversions.choose import Choice as Choice
+from certimap.conversions.choose import Estimate as Estimate
+from certimap.conversions.choose import Option as Option
+from certimap.conversions.choose import Row as Row
+from certimap.conversions.choose import condition as condition
+from certimap.conversions.choose import condition_quickly as condition_quickly
+from certimap.conversions.choose import plan as plan
+from certimap.conversions.choose import register as register
+from certimap.conversions.network_rows import trees_of_rows as trees_of_rows
+from certimap.conversions.network_to_circuit import compile_query as compile_query
