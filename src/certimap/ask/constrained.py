@@ -77,10 +77,7 @@ def posed(model: Model, query: Query, request: Request, control: Control) -> Que
 
 
 def _posed_to_tree(model: Model, query: Query, request: Request, control: Control) -> Query:
-    """Return the query, to a network with counters where the model is another form of a network that is no wider.
-
-    Few answers are listed instead, and searches by the model's own bounds need no counters.
-    """
+    """Return the query, to a network with counters where the model is another form of one that is no wider."""
     from certimap.circuits.circuit import Circuit
 
     assert query.rules is not None

@@ -56,9 +56,7 @@ def _check_box(boxes: Boxes | None, domain: Domain) -> None:
 
 
 def _measure_of(posterior: Posterior) -> Measure:
-    """Return "mass" if the posterior knows probabilities of boxes, else "share", of all joint states; "none" where
-    a variable is real, because the whole space has no size.
-    """
+    """Return "mass" where probabilities of boxes are known, "share" (of joint states) or "none" of real spaces."""
     if not posterior.domain.is_discrete:
         return "none"
     known = posterior.facts.has_masses and isinstance(posterior, Masses) and not isinstance(posterior, TwoSided)
@@ -387,9 +385,7 @@ class Findings:
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
     def _stopping_row(self, changes: Sequence[tuple[int, float, float]], batch: Batch) -> int | None:
-        """Return the first row of a batch of draws after which the requested certificate is earned, or None;
-        `changes` as from `Ranking.changes`.
-        """
+        """Return the first draw to earn the requested certificate, or None; `changes` as of `Ranking.changes`."""
         stretches = [(0, self.log_kth_best, self._evaluated.log_rival)]
         stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]
         ends = [*(start for start, _, _ in stretches[1:]), batch.n_rows]

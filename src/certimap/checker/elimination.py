@@ -52,9 +52,9 @@ def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vector
 
 
 def _summed(values: Floats, tables: Floats, contexts: Ints, budget: CheckBudget) -> tuple[Floats, float]:
-    """Sum out the variable of axis 1; return the sums, rounded up, and their largest rounding in units.
+    """Sum out the variable of axis 1; return the sums (rows, inner, rest), rounded up, and their rounding (units).
 
-    Shapes: values (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).
+    Shapes: values (rows, states, inner), tables (contexts, states, inner, rest).
     """
     present = np.unique(contexts)
     if values.size * tables.shape[3] <= min(DIRECT, FEW * len(present)):

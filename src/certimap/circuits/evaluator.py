@@ -207,10 +207,7 @@ class Evaluator:
         return int(np.max(np.diff(plan.leaf_ptr) + np.diff(plan.child_ptr)))
 
     def _task_rows(self, n_rows: int, cost: int = 1) -> int:
-        """Return the number of rows per task: about `_TASK_EDGES` evaluations, and 16 tasks if worthwhile.
-
-        `cost` is the work of an edge, in evaluations. The number of workers has no influence.
-        """
+        """Return the rows per task: about `_TASK_EDGES` evaluations of `cost` each, and 16 tasks if worthwhile."""
         edges = cost * max(self.plan.n_edges, 1)
         few = max(n_rows * edges // (_TASK_EDGES >> 5), 1)
         rows = min(_TASK_EDGES // edges, -(-n_rows // min(few, 16)), 1 << 16)

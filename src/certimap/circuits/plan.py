@@ -281,10 +281,7 @@ def _refuse_mixed_measures(circuit: Circuit, nodes: Ints) -> None:
 
 
 def _real_entries(circuit: Circuit, query: Query, nodes: Ints) -> Floats:
-    """Return the vectors of real leaves under the query, shape (n, REAL_SIZE); see `kernels/real.py`.
-
-    The leaf of an observed variable is restricted to a point; its log mass is the log density there.
-    """
+    """Return the vectors of real leaves under the query (`kernels/real.py`); observed ones are points."""
     entries = np.zeros((len(nodes), REAL_SIZE))
     entries[:, 0] = circuit.kind[nodes]
     low, high = np.full(len(circuit.domain), -np.inf), np.full(len(circuit.domain), np.inf)

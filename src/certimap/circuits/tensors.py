@@ -68,8 +68,7 @@ class TensorPlan:
     def __call__(self, weights: Tensor) -> Tensor:
         """Return ln of the circuit's multilinear extension, shape (batch,), differentiable in `weights`.
 
-        There is one nonnegative weight per state of the domain, shape (total_states, batch): a row of zeros and a
-        one observes a variable, ones sum it out, probabilities relax it.
+        Their shape is (total_states, batch): zeros and a one observe a variable, ones sum it out.
         """
         return _function().apply(weights, self)
 

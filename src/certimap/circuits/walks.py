@@ -78,8 +78,7 @@ def _decoded(plan: Plan, nodes: ProbeArrays, kept: kernels.WalkArrays) -> Points
 def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     """Return, for every node, the first with the same children (see `WalkArrays`) and the next one.
 
-    Nodes are compared by hashes, and lengths are checked. A collision of different nodes could only worsen
-    the heuristic's answer, which is scored exactly.
+    Nodes are compared by hashes: a collision could only worsen the answer, which is scored exactly.
     """
     leaf_words = plan.leaf_start * len(plan.domain) + plan.leaf_var
     identity, key = np.empty(plan.n_nodes, np.int64), np.empty(plan.n_nodes, np.int64)

@@ -60,10 +60,7 @@ class _Presence:
 
 
 def _taken_again(unraisable: Any) -> None:
-    """Repeat an interrupt that arrived where nothing can be raised (a finalizer, a callback from C).
-
-    A search that has noted it ends by itself. Other unraisable errors are printed.
-    """
+    """Repeat an interrupt that arrived where nothing can be raised (a finalizer, a callback from C)."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
     elif signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -282,10 +282,7 @@ def condition(
 def _kept_or_built(
     model: Model, query: Query, wants: Sequence[Capability | str] | None, limits: Limits
 ) -> Posterior:
-    """Return the cached posterior of the same query, or a new one.
-
-    Nothing is cached under a limit on memory, nor after much of a time limit: it may have influenced the choice.
-    """
+    """Return the cached posterior of the same query, or a new one; limits may influence a choice that is kept."""
     control = limits.control
     if control.max_memory is not None:
         return plan(model, query, wants=wants, limits=limits).build()

@@ -247,8 +247,7 @@ class Rules:
     def _tables(self) -> tuple[Ints, Ints]:
         """All tables as one, and the place in it where each automaton starts.
 
-        An entry is the place of the row of the state after it; 1 after the last variable. At place 0 is the row
-        of no answer, whose entries are 0.
+        An entry is the place of the next state's row; 1 after the last variable, 0 where there is no answer.
         """
         end = max((v.n_states for v in self.domain if isinstance(v, Categorical)), default=0)
         parts, starts = [np.zeros(end, np.int64)], list[int]()

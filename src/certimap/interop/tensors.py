@@ -369,10 +369,7 @@ class _Reader:
         return found[0] if len(found) == 1 and is_list(found[0]) else found
 
     def _leaves(self, module: Any, log_tables: Floats, accepted: Floats | None = None) -> Ids:
-        """Add categorical leaves from logs of shape (features, channels, repetitions, states).
-
-        `accepted` is the number of states accepted by spflow in each leaf; None for all.
-        """
+        """Add categorical leaves from logs (features, channels, repetitions, states), `accepted` of each leaf."""
         variables = self._scope(module)
 
         def leaf(at: tuple[int, ...]) -> int:

@@ -108,10 +108,7 @@ def _restored(item: str, quoted: list[str], mark: str) -> str:
 
 
 def _known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> list[tuple[tuple[int, ...], int]]:
-    """Return up to two ways to read `( LABELS )` at a position as one state per parent.
-
-    `parents`: the position of each state by its name. A way: the states' positions, and where it ends.
-    """
+    """Return up to two ways to read `( LABELS )` as states of the parents: their positions, and where it ends."""
     found: list[tuple[tuple[int, ...], int]] = []
     waiting: list[tuple[tuple[int, ...], int]] = [((), after(_BLANKS, text, at + 1))]
     steps = 0

@@ -311,10 +311,7 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
 
 
 class _Writer:
-    """The text of a circuit, some thousand nodes at a time; indicators come first, and ids are line numbers.
-
-    A categorical leaf that is an indicator has no line of its own and uses the indicator's id.
-    """
+    """The text of a circuit, some thousand nodes at a time; indicators come first, and ids are line numbers."""
 
     def __init__(self, model: Circuit) -> None:
         self._model = model
@@ -374,10 +371,7 @@ class _Writer:
         return "".join(lines)
 
     def _edges(self, start: int, stop: int) -> tuple[Ints, Floats, Ints]:
-        """Return the edges of some nodes with lines: ids of children, log weights (none for products), counts.
-
-        A categorical leaf with a line of its own is a sum of its variable's indicators.
-        """
+        """Return edges of some nodes: ids of children, log weights, counts; a categorical leaf sums indicators."""
         model = self._model
         kind, has_line = model.kind[start:stop], self._has_line[start:stop]
         is_leaf = (kind == NodeKind.CATEGORICAL) & has_line

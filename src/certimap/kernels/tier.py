@@ -119,10 +119,7 @@ class Tier:
     def _awaited(
         self, signature: tuple[Any, ...], control: Control, is_last_step: bool, *arguments: Any
     ) -> Callable[..., Any]:
-        """Return compiled code when it is on disk; compile it here `longest` seconds after the limit.
-
-        Raises TimeUp if the limit ends the wait, unless it is a last step after search or must not end early.
-        """
+        """Return compiled code when it is on disk, or compile it here `longest` seconds after the limit."""
         compiling()
         end = time.perf_counter() + control.seconds_left + longest
         while background.is_at_work() and not self._is_on_disk(signature) and time.perf_counter() < end:

@@ -69,10 +69,7 @@ class ConstrainedNetwork(Network):
 
 
 def _tables(domain: Domain, automaton: Automaton, first: int) -> Iterator[Factor]:
-    """Yield a table per variable, over (counter before it, it, counter after it); `first` is a position.
-
-    Two variables share a table.
-    """
+    """Yield a table per variable, over (counter before, it, counter after); two variables share a table."""
     last = len(automaton.tables) - 1
     if last == 1:
         padded = np.vstack([automaton.tables[1], np.full_like(automaton.tables[1][:1], -1)])  # -1 stays -1

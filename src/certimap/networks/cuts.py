@@ -140,10 +140,7 @@ class _Arcs:
         return self.label[:n] == self.label[n:]
 
     def pushed(self, control: Control) -> tuple[Ints, Ints]:
-        """Return what flows from the first literal of each pair to the second, shape (m,), and states.
-
-        Of components that are each other's mirrors one is enough.
-        """
+        """Return what flows from the first literal of each pair to the second, shape (m,), and states."""
         n, m, label, (tails, heads) = len(self.terminal), len(self.ends), self.label, self.mirrored
         lower, is_double = np.minimum(label[:n], label[n:]), self.is_double
         used = np.concatenate([label[:n] == lower, label[n:] == lower])
@@ -183,10 +180,7 @@ class _Flows:
         self.indices = self.columns[self.order].astype(np.int32)
 
     def run(self, control: Control) -> Flags:
-        """Let all flow that can; return which nodes the source still reaches.
-
-        What an arc can take counts only as far as the last cut lets anything through. Looked at between flows.
-        """
+        """Let all flow that can; return which nodes the source still reaches. Looked at between flows."""
         most = min(_total(self.left[self.rows == self.source]), _total(self.left[self.columns == self.sink]))
         reached, seconds = self._reached(1), SECONDS * len(self.left) ** 1.5
         for _ in range(MAX_FLOWS):

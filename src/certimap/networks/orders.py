@@ -205,10 +205,7 @@ _Try = tuple[OrderRule, int, float]
 
 
 class _Search:
-    """Tries orders on one graph, and counts the cost.
-
-    `work`: entries of lists of neighbours that were visited.
-    """
+    """Tries orders on one graph; `work` counts the visited entries of lists of neighbours."""
 
     def __init__(
         self,

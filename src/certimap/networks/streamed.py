@@ -338,10 +338,7 @@ class StreamedSum:
         return log_of(np.asarray(values)) if self._in_logs else np.asarray(values)
 
     def _summed(self, parts: Sequence[_Part], scope: tuple[int, ...], onto: tuple[int, ...]) -> _Part:
-        """Return a product summed over the variables of a scope that are not in `onto`.
-
-        It is divided by its largest number; its scale absorbs the factor.
-        """
+        """Sum a product over the variables of a scope outside `onto`; its scale absorbs the largest number."""
         if not self._in_logs and sum(p.log2_least for p in parts) < SAFE_LOG2:
             raise _Unsafe
         sizes, scale = self._problem.sizes, math.fsum(p.scale for p in parts)

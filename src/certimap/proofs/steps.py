@@ -254,8 +254,7 @@ def _best_plan(script: Script, network: PlainNetwork, most: float) -> Eliminatio
 def _is_eliminated(script: Script, network: PlainNetwork, found: EliminationPlan | None) -> bool:
     """Eliminate all variables of a part, if there is a plan for it.
 
-    A large elimination is only recorded, not run: it is exact, so it closes the part of a certified answer if
-    rounding is far below the slack of the level.
+    A large elimination is only recorded: it is exact, and closes the part if rounding is far below the slack.
     """
     if found is None or network.hidden:
         return False

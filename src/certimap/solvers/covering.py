@@ -85,10 +85,7 @@ def _covering(
     n_points: int,
     total: tuple[float, float] | None,
 ) -> tuple[MapResult, TopMass]:
-    """Return a run's result with the chance of failure of all runs, and what its list says about the mass.
-
-    All assignments together have at most `whole`, all others at most `rest`, and no other more than `rival`.
-    """
+    """Return a run's result with the chance of failure of all runs, and what its list says about the mass."""
     certificate, slack, goal = found.certificate, 2.0 * max(bounds.SLACK, facts.log_slack), request.top_mass or 1.0
     shift, whole, upper = 0.0, 1.0, found.log_upper_bound
     if total is not None and found.log_joint is not None:  # values are given the constraints, or joint with e
@@ -96,6 +93,7 @@ def _covering(
         slack += total[1] + bounds.slack(total[0]) + bounds.slack(found.log_joint)
         whole = 1.0 if found.log_prob is None else min(1.0, math.exp(min(0.0, shift + slack)))
         upper = found.log_joint_upper_bound if found.log_prob is None else upper
+    # all assignments together have at most `whole`, all others at most `rest`, no other more than `rival`
     logs = [value for _, value in found.top or () if value > -math.inf or not request.constraints]
     values = [math.exp(min(0.0, value + shift)) for value in logs]
     sums = np.array([0.0, *accumulate(values)])

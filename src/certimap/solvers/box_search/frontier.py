@@ -343,9 +343,7 @@ class Frontier(Solver):
             ledger.close(bound, mass)
 
     def _report(self, state: FrontierState, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Report the open boxes to the ledger; without any the search is done. While it aims for the exact answer,
-        it withholds bounds that would end the run with less.
-        """
+        """Report the open boxes, but no bound that would end the run below the aim; without any all is done."""
         full = state.control.nodes_left(state.n_nodes) == 0
         ends = is_last or full or state.control.should_stop
         bound, mass = max(state.open.log_bound, state.stuck), min(state.open.log_mass, 0.0)

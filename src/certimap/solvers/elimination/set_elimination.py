@@ -216,9 +216,7 @@ class Search:
         return True
 
     def _begin(self) -> None:
-        """Begin the elimination of the next box; the first, small one aims for the exact answer, which is cheap
-        while sets stay small, and finds a better answer within epsilon.
-        """
+        """Begin the next box; the first, small one aims for the exact answer while sets stay small."""
         state, ledger, limits = self.state, self.ledger, self.settings.limits
         box = max(state.open, key=lambda b: b.log_bound)
         is_first = state.n_whole == 0

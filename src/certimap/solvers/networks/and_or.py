@@ -218,9 +218,7 @@ class AndOrSpace:
         self.messages = [Lookups.of(values, row, int(p)) for row, p in zip(messages, self.parent, strict=True)]
 
     def _message(self, region: int) -> tuple[int, Ints, Ints] | None:
-        """Return where a region's message lies if queried variables select its entries; one over hidden ones never
-        leaves.
-        """
+        """Return where a region's message lies if queried variables select its entries."""
         a = self.tree.arrays
         first, last = int(a.axis_ptr[region]), int(a.axis_ptr[region + 1]) - 1
         if first == last or a.n_query_axes[region] < last - first:

@@ -375,10 +375,7 @@ class FullWidth(WholeSpaceSolver):
         heapq.heapify(state.open)
 
     def _join(self, state: FullWidthState, bounds: BoxBounds, hull: Mask) -> None:
-        """Let one box take the place of all that are open where they fill it: better bounds need fewer boxes.
-
-        The search so far has cost no more than the step that lowered the bounds.
-        """
+        """Let one box take the place of all open ones that fill it: better bounds need fewer boxes."""
         logs = [float(np.log(bounds.counts(self._mask(bounds, packed))).sum()) for _, _, packed in state.open]
         whole = float(np.log(bounds.counts(hull)).sum())
         if math.fsum(math.exp(own - whole) for own in logs) >= self.tuning.filled:

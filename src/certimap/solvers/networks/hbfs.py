@@ -255,10 +255,7 @@ class HybridBestFirst(Solver):
         return True
 
     def _is_maximised(self, state: HybridState, ledger: Ledger, order: EliminationPlan) -> bool:
-        """Report the maximum and its bound, in a wider unit where a fine one raised small entries too far.
-
-        Returns False if both units raise entries too far, or if there is no time: a search goes on then.
-        """
+        """Report the maximum and its bound; False where units raise entries too far, or without time."""
         problem = state.posterior.problem
         for reach in dict.fromkeys((narrow_reach(problem), WIDE_REACH)):
             fine = to_fine_integers(problem, most_added(problem, order), reach)
