@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -73,12 +74,19 @@ class GaussianMixture(Model):
         symmetric = 0.5 * (covariances + transposed)
         self._fill(domain, np.log(weights) - math.log(float(weights.sum())), means, symmetric)
 
-    def _fill(self, domain: Domain, log_weights: Floats, means: Floats, covariances: Floats) -> None:
+    def _fill(
+        self,
+        domain: Domain,
+        log_weights: Floats,
+        means: Floats,
+        covariances: Floats,
+        factors: Floats | None = None,
+    ) -> None:
         self.domain, self.log_weights, self.means, self.covariances = domain, log_weights, means, covariances
         # what rounding moved each component's log weight by (nats), and its mean (in standard deviations)
         self.log_errors: Floats = np.zeros(len(log_weights))
         self.shifts: Floats = np.zeros(len(log_weights))
-        self.factors: Floats = _inverse_roots(covariances)
+        self.factors: Floats = _inverse_roots(covariances) if factors is None else factors
         for array in (self.log_weights, self.means, self.covariances, self.factors):
             array.setflags(write=False)
 
@@ -108,7 +116,7 @@ class GaussianMixture(Model):
         roots = np.log(np.diagonal(self.factors, axis1=1, axis2=2)).sum(axis=1)
         return self.log_weights + roots - 0.5 * len(self.domain) * LOG_2PI
 
-    @property
+    @cached_property
     def conditions(self) -> Floats:
         """Condition numbers of the factors in units of standard deviations, shape (K,), for rounding errors.
 
@@ -119,6 +127,8 @@ class GaussianMixture(Model):
     def marginal(self, variables: Sequence[str]) -> GaussianMixture:
         """Return the mixture of `variables`, at least one name, in this order; others are integrated out."""
         at = [self.domain.index(name) for name in variables]
+        if at == list(range(len(self.domain))):
+            return self
         own = self.covariances[:, at][:, :, at]
         return self._with(self.log_weights, self.means[:, at], own, variables)
 
@@ -166,10 +176,19 @@ class GaussianMixture(Model):
         given.shifts = given.whitened(moved) + self.shifts * (1.0 + EPS)
         return given, log_evidence
 
-    def moved(self, by: Floats) -> GaussianMixture:
-        """Return the same mixture, whose means are known up to `by`, shape (K, n)."""
-        made = self._with(self.log_weights, self.means, self.covariances, self.domain.names)
-        made.shifts = self.shifts + self.whitened(by)
+    @classmethod
+    def of_factors(
+        cls, names: Sequence[str], means: Floats, factors: Floats, log_errors: Floats, shifts: Floats
+    ) -> GaussianMixture:
+        """Build Gaussians, each of weight 1, from their `means` and lower triangular inverse roots `factors`.
+
+        `names` are of the variables; `log_errors` and `shifts`, one number per Gaussian, say what rounding moved.
+        """
+        roots = np.linalg.solve(factors, np.broadcast_to(np.eye(len(names)), factors.shape))
+        made, covariances = cls.__new__(cls), roots @ np.swapaxes(roots, 1, 2)
+        _refuse_extremes(covariances)
+        made._fill(Domain(Real(name) for name in names), np.zeros(len(means)), means, covariances, factors)
+        made.log_errors, made.shifts = log_errors, shifts
         return made
 
     def whitened(self, sizes: Floats) -> Floats:
@@ -179,12 +198,6 @@ class GaussianMixture(Model):
     def errors(self, reach: Floats | float) -> Floats:
         """Return bounds on errors of log densities at a distance `reach` from the means, in nats, shape (K,)."""
         return self.log_errors + reach * self.shifts + np.square(self.shifts)
-
-    def errors_at(self, point: Floats) -> Floats:
-        """Return bounds on the errors of `log_components` at a `point`, in nats, shape (K,)."""
-        reach, share = _rounding(self.factors, self.covariances, point - self.means)
-        lengths = np.linalg.norm(reach, axis=1)
-        return self.errors(lengths) + share * np.square(lengths)
 
     def to_arrays(self) -> dict[str, Floats]:
         """Return the arrays for files by name: `log_weights`, `means` and `covariances`."""
@@ -235,8 +248,7 @@ def _conditions(factors: Floats, covariances: Floats) -> Floats:
     return np.linalg.cond(factors * sds[:, None, :])
 
 
-def _inverse_roots(covariances: Floats) -> Floats:
-    """Return W with W C W' = 1 for each covariance matrix C, lower triangular."""
+def _refuse_extremes(covariances: Floats) -> None:
     variances: Floats = np.diagonal(covariances, axis1=1, axis2=2)
     wrong = (variances > 0.0) & ~((variances >= LEAST_VARIANCE) & (variances <= 1.0 / LEAST_VARIANCE))
     if np.any(wrong):
@@ -245,6 +257,11 @@ def _inverse_roots(covariances: Floats) -> Floats:
             f"covariance {k} has a variance of {variances[k, i]:g}; expected {LEAST_VARIANCE:g} to "
             f"{1.0 / LEAST_VARIANCE:g}: measure the variable in another unit"
         )
+
+
+def _inverse_roots(covariances: Floats) -> Floats:
+    """Return W with W C W' = 1 for each covariance matrix C, lower triangular."""
+    _refuse_extremes(covariances)
     try:
         roots = np.linalg.cholesky(covariances)
     except np.linalg.LinAlgError:

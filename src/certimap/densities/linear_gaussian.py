@@ -12,18 +12,19 @@ from numpy.typing import ArrayLike
 
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arguments import shown
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label, Real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.core.query import Query, interventions_of, make_query
-from certimap.densities.gaussian_mixture import EPS, GaussianMixture, largest_error
+from certimap.densities.gaussian_mixture import EPS, LOG_2PI, GaussianMixture, largest_error
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
 if TYPE_CHECKING:
     from certimap.densities.conditioned import Hidden
 
 MAX_CONFIGURATIONS = 4096
+LONG_WORK = 2e8  # products up to which errors are measured in long floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,19 +196,17 @@ class LinearGaussianNetwork(Model):
         others, known = hidden_variables(query), dict(sorted(query.values.items()))
         if not asked and not others and not known:
             return Components(own, log_weights, None, log_evidence, log_slack)
-        names = self.domain.names
-        kept = [*asked, *others, *known]
-        means, covariances, off = self._moments(kept, states, len(log_weights))
-        joint = GaussianMixture(np.ones(len(means)), means, covariances, [names[i] for i in kept]).moved(off)
-        joint.log_weights = log_weights - float(log_sum(log_weights))
-        if not asked and not others:
-            point = np.array(list(known.values()), np.float64)
-            logs = joint.log_components(point[None])[0]
-            of_values, rounding = float(log_sum(logs)), largest_error(logs, joint.errors_at(point))
-            if not of_values > 0.5 * LEAST_LOG:
-                raise QueryError("the values observed are too far out: the log of their density is beyond floats")
+        names, kept = [self.domain.names[i] for i in (*asked, *others)], [*asked, *others]
+        factors, means, logs, log_errors, shifts = self._fitted(kept, known, states, len(log_weights))
+        logs = log_weights - float(log_sum(log_weights)) + np.where(np.isfinite(logs), logs, -np.inf)
+        of_values = float(log_sum(logs))
+        if not of_values > 0.5 * LEAST_LOG:
+            raise QueryError("the values observed are too far out: the log of their density is beyond floats")
+        if not kept:
+            rounding = largest_error(logs, log_errors)
             return Components(own, logs - of_values, None, log_evidence + of_values, log_slack + rounding)
-        joint, of_values = joint.given({names[i]: value for i, value in known.items()})
+        joint = GaussianMixture.of_factors(names, means, factors, log_errors, shifts)
+        joint.log_weights = logs - of_values
         if asked:
             mixture, hidden = hide(joint, query, asked)
             logs, log_evidence = mixture.log_weights, log_evidence + of_values
@@ -266,27 +265,81 @@ class LinearGaussianNetwork(Model):
                 states[i] = np.full(int(kept.sum()), int(np.argmax(weights)), np.int64)
         return states, logs[kept], log_evidence, log_slack
 
-    def _moments(self, wanted: Sequence[int], states: Mapping[int, Ints], n: int) -> tuple[Floats, Floats, Floats]:
-        """Return means and covariances of real variables under each configuration, and errors of the means."""
-        order = self._closure(wanted)
-        place = {i: k for k, i in enumerate(order)}
-        means, covariances = np.zeros((n, len(order))), np.zeros((n, len(order), len(order)))
-        off = np.zeros((n, len(order)))
+    def _fitted(
+        self, kept: Sequence[int], known: Mapping[int, float], states: Mapping[int, Ints], n: int
+    ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """Return the Gaussians of variables given values, by least squares: other variables are summed out.
+
+        Per configuration: inverse roots, means, ln of the values' density, and bounds on what rounding moves in
+        logs, in nats, and in means, in standard deviations. Orthogonal reduction of the equations needs no
+        covariances (Golub 1965); the bounds come from how far its result misses the equations.
+        """
+        order = self._closure([*kept, *known])
+        free = [*(i for i in order if i not in kept and i not in known), *reversed(kept)]
+        place, m, p, q = {i: k for k, i in enumerate(free)}, len(order), len(free), len(kept)
+        system, sizes, log_sds = np.zeros((n, m, p + 1)), np.zeros((n, m)), np.zeros((n, m))
         for k, i in enumerate(order):
             node = self._nodes[i]
             rows = tuple(states[j] for j in node.discrete)
-            weights = np.broadcast_to(node.coefficients[rows], (n, len(node.real)))
-            at = [place[j] for j in node.real]
-            means[:, k] = node.intercept[rows] + np.einsum("bp,bp->b", weights, means[:, at])
-            terms = EPS * (2.0 + len(at)) * np.abs(means[:, at]) + off[:, at]
-            off[:, k] = np.einsum("bp,bp->b", np.abs(weights), terms)
-            if at:
-                off[:, k] += EPS * np.abs(node.intercept[rows])
-            across = np.einsum("bp,bpe->be", weights, covariances[:, at])
-            covariances[:, k], covariances[:, :, k] = across, across
-            covariances[:, k, k] = node.sd[rows] ** 2 + np.einsum("bp,bp->b", weights, across[:, at])
-        chosen = [place[i] for i in wanted]
-        return means[:, chosen], covariances[:, chosen][:, :, chosen], off[:, chosen]
+            terms = [(j, node.coefficients[(*rows, c)]) for c, j in enumerate(node.real)]
+            given = [node.intercept[rows], *(a * known[j] for j, a in [*terms, (i, -1.0)] if j in known)]
+            for j, a in terms:
+                if j not in known:
+                    system[:, k, place[j]] = -a / node.sd[rows]
+            if i not in known:
+                system[:, k, place[i]] = 1.0 / node.sd[rows]
+            system[:, k, p] = sum(given) / node.sd[rows]
+            sizes[:, k], log_sds[:, k] = sum(map(np.abs, given)) / node.sd[rows], np.log(node.sd[rows])
+        with np.errstate(over="ignore", invalid="ignore"):
+            found, logs, errors, shifts = _least_squares(system, sizes, log_sds)
+        roots, points = found[:, p - q :, p - q : p][:, ::-1, ::-1], found[:, p - q :, p][:, ::-1]
+        told = np.isfinite(points).all(axis=1) & np.isfinite(logs)
+        logs, points = np.where(told, logs if known else 0.0, -np.inf), np.where(told[:, None], points, 0.0)
+        return roots, points, logs, np.where(told, errors, 0.0), np.where(told, shifts, 0.0)
+
+
+def _least_squares(system: Floats, sizes: Floats, log_sds: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return triangles and solutions, ln of the integral, errors in nats and in standard deviations.
+
+    `system`: equations of variance 1 in p unknowns, the right side last, shape (n, m, p + 1), whose terms have the
+    `sizes` (n, m).
+    """
+    (_, m, p), eps = system[:, :, 1:].shape, EPS
+    matrix, right = system[:, :, :p], system[:, :, p]
+    qr: Any = np.linalg.qr  # whose result depends on its mode
+    found: Floats = qr(system, mode="r")[:, :p]
+    found *= np.where(np.diagonal(found, axis1=1, axis2=2) < 0.0, -1.0, 1.0)[:, :, None]
+    norms = np.linalg.norm(system, axis=1)
+    found[np.abs(found) < 4.0 * eps * norms[:, None]] = 0.0  # rounding that would fill in
+    roots = found[:, :, :p]
+    if not np.all(np.diagonal(roots, axis1=1, axis2=2) > 0.0):
+        raise ModelError("standard deviations are too far apart; expected equations that floats tell apart")
+    inverse = np.linalg.solve(roots, np.broadcast_to(np.eye(p), roots.shape))
+    found[:, :, p] = np.einsum("npk,nk->np", inverse, found[:, :, p])
+    # A product of arrays is off by its number of terms other than 0 times the precision.
+    terms = [max(int(np.count_nonzero(x, axis=axis).max(initial=0)) for axis in (1, 2)) for x in (matrix, roots)]
+    kind: Any = np.longdouble if matrix.size * p < LONG_WORK else np.float64
+    of_long, unit = (max(terms) + 4.0) * float(np.finfo(kind).eps), (terms[0] + 4.0) * eps
+    wide, long = np.asarray(matrix, kind), np.asarray(roots, kind)
+    made: Array = np.swapaxes(wide, 1, 2) @ wide - np.swapaxes(long, 1, 2) @ long
+    across, size = np.abs(matrix), np.abs(inverse)
+    off = np.abs(made).astype(np.float64) + (of_long + 2.0 * eps) * (np.swapaxes(across, 1, 2) @ across)
+    off += of_long * (np.swapaxes(np.abs(roots), 1, 2) @ np.abs(roots))
+    share = np.swapaxes(size, 1, 2) @ off @ size
+    whole, trace = np.linalg.norm(share, axis=(1, 2)), np.trace(share, axis1=1, axis2=2)
+    point = found[:, :, p]
+    left = right - np.einsum("nmp,np->nm", matrix, point)
+    of_left = unit * (sizes + np.einsum("nmp,np->nm", across, np.abs(point)))
+    slope = np.einsum("nmp,nm->np", matrix, left)
+    of_slope = np.einsum("nmp,nm->np", across, of_left + unit * np.abs(left))
+    shifts = np.linalg.norm(np.einsum("npk,np->nk", inverse, slope), axis=1)
+    shifts += np.linalg.norm(np.einsum("npk,np->nk", size, of_slope), axis=1)
+    logs = np.log(np.diagonal(roots, axis1=1, axis2=2))
+    square = np.square(left).sum(axis=1)
+    log_integral = -log_sds.sum(axis=1) - logs.sum(axis=1) - 0.5 * square - 0.5 * (m - p) * LOG_2PI
+    errors = 2.0 * (trace + whole**2) + 0.5 * shifts**2 + (np.abs(left) * of_left + of_left**2).sum(axis=1)
+    errors += eps * (m * square + 4.0 * (np.abs(log_sds).sum(axis=1) + np.abs(logs).sum(axis=1) + m))
+    return found, log_integral, np.where(whole < 0.5, errors, np.inf), shifts * (1.0 + whole)
 
 
 def _checked(domain: Domain, node: LinearGaussian) -> _Node:

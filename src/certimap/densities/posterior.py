@@ -21,6 +21,7 @@ from certimap.kernels.parallel import default_workers, for_blocks
 BLOCK = 64  # boxes a thread takes at a time
 MAX_ROUNDS = 1000
 CLIMBED_ENTRIES = 20_000_000  # limit on entries of precisions times rows per step of a climb
+NEAR = 2.0  # standard deviations from a single mean within which values are compared with the highest
 N_STARTS = 64  # component means that start climbs
 LEAST_VARIABLES = 5  # from which on boxes of shares are worth a try: with fewer, boxes of the variables close soon
 
@@ -40,16 +41,17 @@ class NormalsPosterior:
         self.low, self.high = low, high
         self.log_shift = log_evidence if self.is_restricted else 0.0
         n, k = len(mixture.domain), len(mixture.log_weights)
-        errors = mixture.errors(DEVIATIONS)
+        is_plain = k == 1 and not self.is_restricted  # far from its one mean no rounding matters
+        errors = mixture.errors(NEAR if is_plain else DEVIATIONS)
         # Inside intervals any component may be the highest.
         of_evidence = float(errors.max()) if self.is_restricted else largest_error(mixture.log_tops, errors)
+        of_values = (8.0 if is_plain else 50.0 * n) + (NEAR if is_plain else n) * float(mixture.conditions.max())
         self.facts = Facts.of(
             mixture.domain,
             log_evidence=None if self.is_restricted else log_evidence,
             is_normalised=not self.is_restricted,
             work=k * n * n,
-            log_slack=EPS * ((n + 8.0) * n * (50.0 + float(mixture.conditions.max())) + k + abs(self.log_shift))
-            + of_evidence,
+            log_slack=EPS * ((n + 8.0) * of_values + k + abs(self.log_shift)) + of_evidence,
         )
 
     @property

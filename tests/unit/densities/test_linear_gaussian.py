@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from scipy.special import logsumexp
 import certimap as cm
 from certimap.core.box import SearchBoxes
 from certimap.core.query import make_query
+from certimap.densities.linear_gaussian import _least_squares
 from certimap.densities.posterior import MixedNormals
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 
@@ -280,3 +282,63 @@ def test_evidence_of_intervals_is_the_mass_of_independent_ones():
     assert cm.log_evidence(network, {"x": (0, 1)}) == pytest.approx(np.log(mass(0.0, 1.0, 0.0, 1.0)))
     with pytest.raises(QueryError, match="is of networks"):
         cm.log_evidence_bounds(model, {"a": (0, 1)})
+
+
+def walk(steps, seen):
+    """A level with a drift, measured now and then: the network, and its equations as a matrix and a right side."""
+    nodes, rows, right = [], [], []
+    for t in range(steps):
+        above = [f"level{t - 1}", f"drift{t - 1}"] if t else []
+        nodes.append(cm.LinearGaussian(f"level{t}", above, 0.0, [1.0, 1.0] if t else [], 0.3 if t else 1.0))
+        nodes.append(cm.LinearGaussian(f"drift{t}", above[1:], 0.0, [1.0] if t else [], 0.05 if t else 0.1))
+        nodes.append(cm.LinearGaussian(f"read{t}", [f"level{t}"], 0.0, [1.0], 0.5))
+        for own, node in ((t, nodes[-3]), (steps + t, nodes[-2])):
+            row = np.zeros(2 * steps)
+            row[own] = 1.0
+            row[[t - 1, steps + t - 1][own // steps :] if t else []] = -1.0
+            rows.append(row / node.sd)
+            right.append(0.0)
+        if f"read{t}" in seen:
+            rows.append(np.eye(2 * steps)[t] / 0.5)
+            right.append(seen[f"read{t}"] / 0.5)
+    return cm.LinearGaussianNetwork(nodes), np.array(rows), np.array(right)
+
+
+def test_the_mean_of_a_long_walk_is_its_exact_mode():
+    """Covariances grow with the square of the length before anything is measured; the smoother needs none."""
+    steps, rng = 100, np.random.default_rng(4)
+    levels = np.cumsum(rng.normal(0, 0.4, steps))
+    seen = {f"read{t}": float(levels[t]) for t in range(steps) if t % 5 != 3}
+    network, rows, right = walk(steps, seen)
+    names = [f"level{t}" for t in range(steps)] + [f"drift{t}" for t in range(steps)]
+    found = cm.map_query(network, names, seen)
+    assert found.certificate.kind is cm.CertificateKind.EXACT
+    point, *_ = np.linalg.lstsq(rows, right, rcond=None)
+    assert np.max(np.abs([found.assignment[name] for name in names] - point)) < 1e-12
+    top = np.linalg.slogdet(rows.T @ rows)[1] / 2 - steps * np.log(2 * np.pi)
+    assert found.log_prob == pytest.approx(top, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_least_squares_are_as_close_as_their_bounds_say(seed):
+    """Against 60 digits, for equations whose standard deviations are up to a million times apart."""
+    rng = np.random.default_rng(seed)
+    p, extra = int(rng.integers(1, 6)), int(rng.integers(0, 4))
+    matrix = np.tril(rng.normal(0, 3, (p + extra, p)))
+    matrix[np.arange(p), np.arange(p)] = 1.0
+    right, sds = rng.normal(0, 5, p + extra), 10.0 ** rng.uniform(-3, 3, p + extra)
+    system = np.column_stack([matrix, right]) / sds[:, None]
+    found, logs, errors, shifts = _least_squares(system[None], np.abs(system[None, :, p]), np.log(sds)[None])
+    with mpmath.workdps(60):
+        a, t = mpmath.matrix(system[:, :p].tolist()), mpmath.matrix(system[:, p].tolist())
+        gram = a.T * a
+        point = mpmath.lu_solve(gram, a.T * t)
+        left, off = t - a * point, mpmath.matrix(found[0, :, p].tolist()) - point
+        log_det = mpmath.log(mpmath.det(gram)) / 2
+        exact = -log_det - (left.T * left)[0] / 2 - extra * mpmath.log(2 * mpmath.pi) / 2
+        exact -= mpmath.fsum(mpmath.log(mpmath.mpf(float(sd))) for sd in sds)
+        assert abs(exact - mpmath.mpf(float(logs[0]))) <= errors[0]
+        assert abs(log_det - mpmath.fsum(mpmath.log(mpmath.mpf(x)) for x in found[0].diagonal())) <= errors[0]
+        assert mpmath.sqrt((off.T * gram * off)[0]) <= shifts[0]
+    assert np.isfinite(errors[0])
