@@ -42,7 +42,8 @@ BY_NAME = {
     "kernels/parallel.py": 1,  # what the operating system has
     "learn/clusters.py": 2,  # estimators of other libraries
     "learn/estimator.py": 5,  # own settings, and data frames
-    "learn/table.py": 9,  # data frames
+    "learn/table.py": 8,  # data frames
+    "core/arguments.py": 1,
     "proofs/finish.py": 1,  # fields of certificates
     "plots/series.py": 1,  # fields of history entries
     "ask/constrained.py": 1,  # models that are networks with hidden variables

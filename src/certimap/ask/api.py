@@ -10,7 +10,15 @@ import numpy as np
 
 from certimap.ask.batch import BatchRow, Extra, OnError, Unknown, check_errors, collect, map_rows, rows_of_table
 from certimap.ask.session import Session, askable, joined, model_of
-from certimap.core.arguments import Record, check_whole, flag_checked, is_dict, is_mapping, keywords_hinted
+from certimap.core.arguments import (
+    Record,
+    check_whole,
+    flag_checked,
+    has_names,
+    is_dict,
+    is_mapping,
+    keywords_hinted,
+)
 from certimap.core.control import DEFAULT_PROOF
 from certimap.core.executors import workers_of
 from certimap.core.posterior import Posterior
@@ -19,7 +27,6 @@ from certimap.core.query import Evidence
 from certimap.core.result import FailedQuery, MapResult, ResultList
 from certimap.errors import SolverError
 from certimap.kernels.notice import announce_compilation
-from certimap.learn.table import has_names
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.record import is_on_terminal

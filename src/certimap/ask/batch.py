@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from certimap.core.executors import Spread
 from certimap.core.posterior import Posterior
 from certimap.core.query import Query, check_names
 from certimap.core.result import FailedQuery, MapResult, Origin
-from certimap.errors import CertimapError, ParseError, SolverError, at_place
-from certimap.learn.table import Column, columns_of
+from certimap.errors import CertimapError, DataError, ParseError, QueryError, SolverError, at_place
 from certimap.solvers.driver import Progress, n_interrupts, seed_of
 from certimap.solvers.registry import entry
 from certimap.solvers.request import Request
+
+if TYPE_CHECKING:
+    from certimap.learn.table import Column
 
 OnError = Literal["raise", "keep"]
 Extra = Literal["refuse", "ignore"]
@@ -215,8 +217,13 @@ def rows_of_table(
 
     `extra`: whether other columns are refused; `unknown`: whether labels that are no states are refused too.
     """
+    from certimap.learn.table import columns_of
+
     asked = () if variables is None else (variables,) if isinstance(variables, str) else tuple(variables)
-    columns = {c.name: c for c in columns_of(table)}
+    try:
+        columns = {c.name: c for c in columns_of(table)}
+    except DataError as error:
+        raise QueryError(str(error)) from None
     kept = [name for name in columns if extra == "refuse" or name in domain]
     check_names(domain, variables, kept)
     n_rows = len(next(iter(columns.values())).values) if columns else 0

@@ -33,7 +33,7 @@ Words = list[str] | None
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is read, and what its columns become."""
+    """How a table is read, what its columns become, and which rows judge the model."""
 
     columns: Annotated[Words, option("--columns", metavar="A,B", help="The columns to learn.")] = None
     drop: Annotated[Words, option("--drop", metavar="A,B", help="Columns to leave out.")] = None
@@ -53,6 +53,9 @@ class TableOptions:
     decimal: Annotated[
         str | None, option("--decimal", metavar="SIGN", help="The sign before decimals, where cells do not tell.")
     ] = None
+    valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None
+    test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None
+    held_out: Annotated[bool, typer.Option(help="Without these, a tenth of the rows judges.")] = True
     encoding: EncodingOption = None
     separator: options.SeparatorOption = None
 
@@ -66,30 +69,13 @@ class TableOptions:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class JudgeOptions:
-    """The rows that choose settings, and the rows that judge the model."""
-
-    valid: Annotated[Path | None, option("--valid", help="A table that settings are chosen on.")] = None
-    test: Annotated[Path | None, option("--test", help="A table to report the mean log-likelihood of.")] = None
-    held_out: Annotated[
-        bool,
-        typer.Option(
-            help="Without --valid and --test, a model of nine tenths of the rows is judged by the others."
-        ),
-    ] = True
-
-
 def learn(
     data: Annotated[
         Path, argument(metavar="DATA", help="A text table with a header, or .data without one; .gz of either.")
     ],
     output: Annotated[Path, option("--output", "-o", help="Where the model goes; the suffix names its format.")],
     table: TableOptions,
-    judges: JudgeOptions,
-    method: Annotated[Method, typer.Option("--method", help="What to learn; auto: the best of a few.")] = (
-        Method.LEARNSPN
-    ),
+    method: Annotated[Method, option("--method", help="What to learn; auto: the best.")] = Method.LEARNSPN,
     rng: Annotated[int | None, option("--rng", help="A seed.")] = None,
     time_limit: Annotated[float | None, option("--time-limit", help="Seconds to learn for.")] = None,
     settings: options.SettingsOption = None,
@@ -118,25 +104,22 @@ def learn(
         chosen = [name for name in given["structure"] if name not in given.get("hidden", ())]
     rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool)
     best, scores = method.value, dict[str, float]()
-    if method is Method.AUTO or (judges.held_out and judges.valid is judges.test is None and len(text.rows) >= 20):
+    if method is Method.AUTO or (table.held_out and table.valid is table.test is None and len(text.rows) >= 20):
         model, best, scores = best_of(rows, TRIED if method is Method.AUTO else [best], **given)
     else:
-        also = None if judges.valid is None else prepare(table.read(judges.valid), kinds=kinds, columns=list(rows))
+        also = None if table.valid is None else prepare(table.read(table.valid), kinds=kinds, columns=list(rows))
         model = learned(best, rows, valid=also, **given)
     _say(f"\n{model.source_columns}\n")
     io.write(model, output)
     _say(f"{output}: {model!r}{' by ' + best if method is Method.AUTO else ''}")
     if scores:
-        _say("mean log-likelihoods of held-out rows by models of the others, in nats:")
-        _say(
-            "".join(
-                f"\n  {score:.6f}  {name}" for name, score in sorted(scores.items(), key=lambda pair: -pair[1])
-            )
-        )
+        ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+        _say("mean log-likelihoods of held-out rows by models of the others, in nats:\n")
+        _say("\n".join(f"  {scores[name]:.6f}  {name}" for name in ranked) + "\n")
         _say(f"a row is {scores[best] - scores[INDEPENDENCE]:.6f} nats more probable than by independent columns")
-    if judges.test is not None:
-        score = score_samples(model, table.read(judges.test).columns_of(model.domain)).mean()
-        _say(f"{judges.test}: mean log-likelihood {score:.6f} nats")
+    if table.test is not None:
+        score = score_samples(model, table.read(table.test).columns_of(model.domain)).mean()
+        _say(f"{table.test}: mean log-likelihood {score:.6f} nats")
 
 
 def _structure(path: Path) -> dict[str, list[str]]:

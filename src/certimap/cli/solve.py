@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,7 @@ from certimap.core.progress import Progress
 from certimap.core.result import FailedQuery, MapResult, ResultList
 from certimap.core.summary import aligned, facts_of, log_text, warnings_of
 from certimap.errors import CertimapError, QueryError, SolverError
-from certimap.io.cells import Convention, iso
+from certimap.io.cells import Convention
 from certimap.io.evidence import ASSIGNMENT_FORMATS
 from certimap.io.files import suffix_of, write_text
 from certimap.io.formats import suffixes
@@ -462,9 +461,9 @@ def write_answers(
     """
     with Progress("rows", len(asked)) as bar:
         found, stopped = collect(bar.counted(answers))
-    by_label = dict(zip([row.label for row in asked], [*found, *[None] * (len(asked) - len(found))], strict=True))
-    write_text(path, table.lines(rows, by_label))
-    failed = [str(label) for label, answer in by_label.items() if isinstance(answer, FailedQuery)]
+    reached = [*found, *[None] * (len(asked) - len(found))]
+    write_text(path, table.lines(rows, {row.label: answer for row, answer in zip(asked, reached, strict=True)}))
+    failed = [str(row.label) for row, a in zip(asked, found, strict=False) if isinstance(a, FailedQuery)]
     _print_summary("row", f" in {path}", len(asked), len(found), failed)
     return CUT_SHORT if stopped and len(found) < len(asked) else SOME_FAILED if failed else 0
 
@@ -477,44 +476,38 @@ class AnswerTable:
     in_place: bool  # whether answers fill its empty cells
 
     def lines(self, rows: Sequence[BatchRow], found: Mapping[Any, MapResult | FailedQuery | None]) -> str:
-        """Return a line per row: its cells, the columns of `ResultList.beside`, and `FACTS`.
-
-        Numbers and dates are written as the table's columns write them.
-        """
+        """Return a line per row, written as the table is: its cells, those of `ResultList.beside`, and `FACTS`."""
         names = self.table.names
-        answered = {label: answer for label, answer in found.items() if answer is not None}
-        beside = ResultList(answered.values()).beside(() if self.in_place else names)
+        hows = dict(zip(names, self.table.conventions, strict=True))
+        decimal = "," if any(how.decimal == "," for how in hows.values()) else "."
+        places = {label: k for k, (label, answer) in enumerate(found.items()) if answer is not None}
+        beside = ResultList(a for a in found.values() if a is not None).beside(() if self.in_place else names)
         more = [name for name in beside if name not in names]
         facts = [f"{name} of the answer" if name in (*names, *more) else name for name in FACTS]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n", delimiter=self.table.separator)
         writer.writerow([*names, *more, *facts])
-        places = {label: k for k, label in enumerate(answered)}
         for k, row in enumerate(rows):
             own = {name: column[places[row.label]] for name, column in beside.items() if row.label in places}
             cells = dict(zip(names, [*self.table.rows[k], *[""] * len(names)], strict=False))
             cells |= {name: value for name, value in own.items() if value is not None}
             shown = [(name, cells.get(name)) for name in (*names, *more)]
-            told = _facts(found[row.label]) if row.label in found else [None] * len(FACTS)
-            writer.writerow([self._written(*pair) for pair in (*shown, *zip(facts, told, strict=True))])
+            shown += zip(
+                facts, _facts(found[row.label]) if row.label in found else [None] * len(FACTS), strict=True
+            )
+            writer.writerow([_written(x, hows.get(name.removesuffix("_answer")), decimal) for name, x in shown])
         return text.getvalue()
 
-    def _written(self, name: str, value: Any) -> str:
-        """Return a value as its column in the table writes it."""
-        how = self._conventions.get(name.removesuffix("_answer"), Convention())
-        if not isinstance(value, float):
-            return "" if value is None else str(value)
-        if how.kind == "date":
-            return how.written(iso(value))
-        return str(value).replace(".", "," if any(c.decimal == "," for c in self._conventions.values()) else ".")
 
-    @cached_property
-    def _conventions(self) -> dict[str, Convention]:
-        return dict(zip(self.table.names, self.table.conventions, strict=True))
+def _written(value: Any, how: Convention | None, decimal: str) -> str:
+    """Return a value as its column in the table writes it."""
+    if how is not None and how.kind == "date" and isinstance(value, int | float):
+        return how.date(value)
+    return "" if value is None else str(value).replace(".", decimal) if isinstance(value, float) else str(value)
 
 
 def _facts(answer: MapResult | FailedQuery | None) -> list[Any]:
-    """Return the values of the columns `FACTS`; numbers in full precision."""
+    """Return the values of the columns `FACTS`."""
     if answer is None or isinstance(answer, FailedQuery):
         told = ["not reached", None] if answer is None else ["failed", answer.message]
         return [*[None] * (len(FACTS) - 2), *told]

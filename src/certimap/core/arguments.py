@@ -123,6 +123,12 @@ def is_records(value: object) -> TypeGuard[list[Mapping[Any, Any]]]:
     return is_list(value) and bool(value) and all(isinstance(row, Mapping) for row in value)
 
 
+def has_names(data: Any) -> bool:
+    """Whether a table has columns by name."""
+    named = any(hasattr(data, attribute) for attribute in ("columns", "column_names", "__dataframe__"))
+    return named or is_records(data) or isinstance(data, Mapping)
+
+
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
     """Whether the value has entries; an array of no dimension has none."""
     return isinstance(value, Iterable) and not (isinstance(value, np.ndarray) and value.ndim == 0)

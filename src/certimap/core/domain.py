@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -150,11 +150,13 @@ class Real:
 
     `name`: its name in evidence, queries and answers.
     `low`, `high`: the interval's ends; infinite by default.
+    `is_whole`: whether answers are whole numbers: the best number found is rounded, and judged anew.
     """
 
     name: str
     low: float = -math.inf
     high: float = math.inf
+    is_whole: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -305,7 +307,9 @@ class Domain:
         It holds state positions (values of real variables), shape (n,).
         """
         return {
-            v.name: v.states[int(x)] if isinstance(v, Categorical) else float(x)
+            v.name: v.states[int(x)]
+            if isinstance(v, Categorical)
+            else (int(x) if v.is_whole and x == np.rint(x) else float(x))
             for v, x in zip(self.variables, point, strict=True)
         }
 

@@ -451,18 +451,16 @@ class ResultList(list[Answer]):
     def beside(self, taken: Collection[str] = ()) -> dict[str, list[Any]]:
         """Return columns that answer the rows of a table, None for a failed row.
 
-        They are the query variables, the probability of each row's answer (a density, if it is one) and the kind
-        of its certificate. A name among `taken` gets the ending "_answer".
+        They are the query variables, the probability of each row's answer ("density" if one is a density) and the
+        kind of its certificate. A name among `taken` gets the ending "_answer".
         """
         found = [answer if isinstance(answer, MapResult) else None for answer in self]
         asked = list(dict.fromkeys(name for answer in found if answer is not None for name in answer.assignment))
-        dense = {answer.is_density for answer in found if answer is not None}
-        measure = " or ".join(word for word, d in (("probability", False), ("density", True)) if d in dense)
+        measure = "density" if any(answer is not None and answer.is_density for answer in found) else "probability"
         columns = {name: [None if a is None else a.assignment.get(name) for a in found] for name in asked}
-        one = f"{asked[0]}_{measure}" if len(asked) == 1 else measure or "probability"
-        columns[one] = [
-            None if a is None or a.log_prob is None else math.exp(min(a.log_prob, 700.0)) for a in found
-        ]
+        logs = [None if a is None else a.log_prob for a in found]
+        one = f"{asked[0]}_{measure}" if len(asked) == 1 else measure
+        columns[one] = [None if x is None else math.exp(min(x, 700.0)) for x in logs]
         columns["certificate"] = [None if a is None else a.certificate.kind.value for a in found]
         return {f"{name}_answer" if name in taken else name: values for name, values in columns.items()}
 
@@ -480,11 +478,9 @@ class ResultList(list[Answer]):
         if join is not None:
             frame = pd.DataFrame(join)
             for name, values in self.beside(list(frame.columns)).items():
-                own = frame.get(name.removesuffix("_answer"))
-                column = pd.Series(values, frame.index)
+                own, frame[name] = frame.get(name.removesuffix("_answer")), pd.Series(values, frame.index)
                 with suppress(TypeError, ValueError):
-                    column = column if own is None else column.astype(own.dtype)
-                frame[name] = column
+                    frame[name] = frame[name] if own is None else frame[name].astype(own.dtype)
             return frame
         rows = [
             {"status": "failed", "error": answer.message}

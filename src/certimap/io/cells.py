@@ -26,11 +26,8 @@ def _pattern(point: str, group: str) -> re.Pattern[str]:
     return re.compile(rf"[+-]?(?:{digits}(?:\{point}\d*)?|\{point}\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-_PATTERNS = {
-    (point, group): _pattern(point, re.escape(group))
-    for point, other in (".,", ",.")
-    for group in ("", other, " ", "'")
-}
+_SIGN_PAIRS = [(point, group) for point, other in (".,", ",.") for group in ("", other, " ", "'")]
+_PATTERNS = {(point, group): _pattern(point, re.escape(group)) for point, group in _SIGN_PAIRS}
 
 
 @dataclass(frozen=True)
@@ -49,20 +46,17 @@ class Convention:
         """Return a cell as a number with a decimal point, an ISO date, or a word in one spelling, if it fits."""
         if self.kind == "number":
             text = cell.translate(_SIGNS)
-            fits = _PATTERNS[self.decimal, self.group].fullmatch(text)
-            return (
-                text.replace(self.group, "", -1 if self.group else 0).replace(self.decimal, ".") if fits else cell
-            )
+            if not _PATTERNS[self.decimal, self.group].fullmatch(text):
+                return cell
+            return (text.replace(self.group, "") if self.group else text).replace(self.decimal, ".")
         if self.kind == "date":
             return cell if (day := day_of(cell, self.order)) is None else iso(day)
         return self.spelling.get(cell.casefold(), cell) if self.spelling is not None else cell
 
-    def written(self, value: str) -> str:
-        """Return a plain number or an ISO date as this column writes it."""
-        if self.kind == "date" and (found := _DATE.fullmatch(value)):
-            parts = {"y": found[1], "m": found[3], "d": found[4]}
-            return self.sign.join(parts[part] for part in self.order)
-        return value.replace(".", self.decimal) if self.kind == "number" else value
+    def date(self, day: float) -> str:
+        """Return a number of days since 1970-01-01 as the date that this column writes."""
+        parts = dict(zip("ymd", iso(day).split("-"), strict=True))
+        return self.sign.join(parts[part] for part in self.order)
 
 
 def day_of(cell: str, order: str = "ymd") -> int | None:

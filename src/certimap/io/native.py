@@ -172,6 +172,7 @@ class StoredModel(TypedDict):
     domain: list[StoredVariable]
     hidden: NotRequired[list[str]]
     interventions: NotRequired[dict[str, Label]]
+    whole: NotRequired[list[str]]  # real variables whose answers are whole numbers
     columns: NotRequired[list[list[Any]]]  # the fields of each `ColumnNote`
 
 
@@ -200,6 +201,8 @@ def write_native(model: Any, path: AnyPath) -> None:
         meta["hidden"] = sorted(model.hidden)
     if model.domain.interventions:
         meta["interventions"] = {n: encoded_label(x, n) for n, x in model.domain.interventions.items()}
+    if whole := [v.name for v in model.domain if isinstance(v, Real) and v.is_whole]:
+        meta["whole"] = whole
     if isinstance(model, Model) and model.source_columns:
         meta["columns"] = [list(note) for note in model.source_columns]
     if "meta" in arrays:
@@ -246,7 +249,10 @@ def read_native(path: AnyPath) -> Any:
         raise ParseError(f"has the format version {version!r}; expected 1 or {VERSION}", path)
     try:
         done = {str(name): decoded_label(x) for name, x in dict(meta.get("interventions", {})).items()}
-        model = _from_arrays(kind, _decoded_domain(encoded, done), arrays, meta.get("hidden", ()))
+        domain = _decoded_domain(encoded, done, meta.get("whole", ()))
+        model = _from_arrays(kind, domain, arrays, meta.get("hidden", ()))
+        if "whole" in meta:
+            vars(model)["domain"] = domain
         if "columns" in meta:
             vars(model)["source_columns"] = ColumnNotes(ColumnNote(*note) for note in meta["columns"])
         return model
@@ -326,13 +332,14 @@ def _encoded_domain(domain: Domain) -> list[StoredVariable]:
     ]
 
 
-def _decoded_domain(encoded: Any, interventions: Mapping[str, Label]) -> Domain:
+def _decoded_domain(encoded: Any, interventions: Mapping[str, Label], whole: Sequence[str]) -> Domain:
     variables: list[Variable] = []
     for item in encoded:
         if "states" in item:
             variables.append(Categorical(str(item["name"]), tuple(decoded_label(s) for s in item["states"])))
         else:
-            variables.append(Real(str(item["name"]), float(item["interval"][0]), float(item["interval"][1])))
+            low, high = map(float, item["interval"])
+            variables.append(Real(str(item["name"]), low, high, item["name"] in whole))
     return Domain(variables, interventions)
 
 

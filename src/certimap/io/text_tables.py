@@ -82,16 +82,15 @@ class TextTable:
         ParseError for a cell that is not a state, with its line, and for rows of a wrong length.
         """
         out: dict[str, Array] = {}
-        for k, (name, column) in enumerate(zip(self.names, self.cells, strict=True)):
+        for k, name in enumerate(self.names):
+            known = Record()
+            for cell, line in zip(self.cells[k], self.lines, strict=True) if name in domain else ():
+                try:
+                    known[cell] = known[cell] if cell in known else self.value(domain, k, cell)
+                except QueryError as error:
+                    raise ParseError(str(error), self.path, line) from None
             if name in domain:
-                known = Record()
-                for cell, line in zip(column, self.lines, strict=True):
-                    try:
-                        known[cell] = known[cell] if cell in known else self.value(domain, k, cell)
-                    except QueryError as error:
-                        raise ParseError(str(error), self.path, line) from None
-                out[name] = np.empty(len(column), object)
-                out[name][:] = [known[cell] for cell in column]
+                out[name] = np.fromiter((known[cell] for cell in self.cells[k]), object, len(self.rows))
         return out
 
     def value(self, domain: Domain, k: int, cell: str, lenient: bool = False) -> Any:
@@ -101,14 +100,10 @@ class TextTable:
         1970-01-01 where the variable is real. Another label belongs to the state `OTHER`, if the variable has one;
         else it is missing if `lenient`, and QueryError is raised if not.
         """
-        variable = domain[self.names[k]]
-        how = self.conventions[k]
-        plain = how.plain(cell)
+        variable, plain = domain[self.names[k]], self.conventions[k].plain(cell)
+        texts = [cell, plain]
         if isinstance(variable, Real):
-            day = day_of(plain)
-            texts = [plain if day is None else str(day)]
-        else:
-            texts = [cell, plain]
+            texts = [plain if (day := day_of(plain)) is None else str(day)]
         for text in texts:
             with suppress(QueryError):
                 return variable.parse(text)

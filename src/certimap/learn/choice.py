@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,14 +24,11 @@ _AS_LABELS: dict[str, AsLabels] = {"gaussian-mixture": False, "region-graph": Tr
 
 
 class Best(NamedTuple):
-    """The best of some methods: its model, learned from all rows, its name, and the scores of all.
+    """The best of some methods."""
 
-    A score is the mean log-likelihood (nats) of held-out rows; "independence" is that of independent columns.
-    """
-
-    model: Any
+    model: Any  # learned from all rows
     method: str
-    scores: dict[str, float]
+    scores: dict[str, float]  # mean log-likelihood (nats) of held-out rows; "independence": of independent columns
 
 
 def learned(method: str, data: Any, **settings: Any) -> Any:
@@ -44,10 +42,10 @@ def learned(method: str, data: Any, **settings: Any) -> Any:
     try:
         return function(data=data, **settings)
     except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
-        text = f"method {method!r} has no setting {str(error).split(chr(39))[1]!r}; see certimap.learn"
-        raise DataError(f"{text}.{function.__name__}") from None
+        if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+            told = f"has no setting {found[1]!r}; see certimap.learn.{function.__name__}"
+            raise DataError(f"method {method!r} {told}") from None
+        raise
 
 
 def best_of(

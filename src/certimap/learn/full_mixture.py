@@ -104,6 +104,7 @@ class FullMixture(MixtureEstimator):
         covariances = found.covariances * scale[:, None] * scale
         names = rows.domain.names
         self.model_ = GaussianMixture(np.exp(found.log_weights), found.means * scale + centre, covariances, names)
+        self.model_.domain = rows.domain  # which knows the whole numbers
 
     def _choose(
         self, data: _Patterns, judge: _Patterns | None, components: list[int], smoothings: list[float]

@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from certimap.core.arguments import is_path, keywords_hinted
+from certimap.core.arguments import has_names, is_path, keywords_hinted
 from certimap.core.columns import ColumnNote, PreparedTable
 from certimap.core.domain import OTHER
 from certimap.errors import DataError, did_you_mean
 from certimap.io.cells import Convention, conventions, day_of
 from certimap.io.text_tables import TextTable, has_header, read_text_table, typed
-from certimap.learn.table import Kind, columns_of, has_names
+from certimap.learn.table import Kind, columns_of
 
 LEAST_IDS = 10  # rows from which on different values in all of them number or name the rows
 MANY = 100  # states from which on their number is said
@@ -31,7 +31,7 @@ class _Column(NamedTuple):
 def prepare(
     data: Any,
     *,
-    kinds: Mapping[str, Kind | Literal["day"]] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     pool: int = 0,
@@ -53,9 +53,9 @@ def prepare(
     Returns a table that every learner takes. Raises DataError for a name that the table lacks, a kind that does
     not suit its column, or no column left, and ParseError for a file that is no table.
     """
-    marks = {mark.lower() for mark in missing}
-    header = not is_path(data) or has_header(data)
-    table: Any = read_text_table(data, header=header, decimal=decimal, missing=marks) if is_path(data) else data
+    marks, table = {mark.lower() for mark in missing}, data
+    if is_path(data):
+        table = read_text_table(data, header=has_header(data), decimal=decimal, missing=marks)
     named = has_header(table.path) if isinstance(table, TextTable) else has_names(table)
     found, kinds = _columns(table, marks), kinds or {}
     for what, names in (("kinds", kinds), ("columns", columns or ()), ("drop", drop)):
@@ -79,7 +79,7 @@ def prepare(
             kept[name], kept.notes[name] = values, note
     if not kept:
         raise DataError(f"no column is left: {', '.join(f'{n.name} ({n.note})' for _, n in left_out)}")
-    kept.kinds = {name: "real" if kind == "day" else kind for name, kind in kinds.items() if name in kept}
+    kept.kinds = {name: kind for name, kind in kinds.items() if name in kept}
     kept.left_out = left_out
     return kept
 
@@ -92,13 +92,12 @@ def _columns(table: Any, marks: set[str]) -> dict[str, _Column]:
         return {name: _Column(cells, None) for name, cells in zip(table.names, columns, strict=True)}
     found: dict[str, _Column] = {}
     for column in columns_of(table):
-        values = column.values
-        some: list[Any] = (
-            np.datetime_as_string(values, unit="D") if values.dtype.kind == "M" else values
-        ).tolist()
-        cells = [None if m or (isinstance(v, str) and v.strip().lower() in marks) else v for v, m in
-                 zip(some, column.missing, strict=True)]  # fmt: skip
+        is_date = column.values.dtype.kind == "M"
+        some: list[Any] = (np.datetime_as_string(column.values, "D") if is_date else column.values).tolist()
+        cells = [None if m or (isinstance(v, str) and v.strip().lower() in marks) else v
+                 for v, m in zip(some, column.missing, strict=True)]  # fmt: skip
         is_text = column.categories is None and all(c is None or isinstance(c, str) for c in cells)
+        values: Any = column.values
         if column.categories is not None:
             values = next(table[name] for name in table.columns if str(name) == column.name)
         found[column.name] = _Column(cells, None if is_text else values)

@@ -25,7 +25,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from certimap.core.arguments import is_mapping, is_missing, is_path, is_records, shown
+from certimap.core.arguments import has_names, is_mapping, is_missing, is_path, is_records, shown
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.columns import ColumnNote, ColumnNotes, PreparedTable
@@ -34,7 +34,7 @@ from certimap.core.named import needed
 from certimap.errors import DataError
 from certimap.io.cells import iso
 
-Kind = Literal["categorical", "real", "count"]
+Kind = Literal["categorical", "real", "count", "day"]
 Whole = Literal["whole", "count"]
 AsLabels = bool | Callable[[Floats], bool]  # of integer columns with many values; a function looks at the values
 LARGEST = 1e150  # of a real column: squares and their sums stay floats
@@ -143,15 +143,20 @@ def read_table(
         raise DataError(f"kinds names the column {unknown[0]!r}, which the table does not have")
     others = [{c.name: c for c in columns_of(more)} for more in also if not isinstance(more, DataTable)]
     wanted: dict[str, Kind | None] = {c.name: (kinds or {}).get(c.name) for c in columns}
-    whole: dict[int, Whole] = {}
+    whole, days = dict[int, Whole](), set[str]()
     for i, c in enumerate(columns):
-        if wanted[c.name] == "count":
+        if wanted[c.name] == "day":
+            wanted[c.name], days = "real", {*days, c.name}
+        elif wanted[c.name] == "count":
             _check_counts(c)
             wanted[c.name], whole[i] = "real", "count"
         elif wanted[c.name] is None and (_is_whole(c) or _are_numbers(c, as_labels)):
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
-    found = Domain(variables)
+    found = Domain(
+        replace(v, is_whole=i in whole or v.name in days) if isinstance(v, Real) else v
+        for i, v in enumerate(variables)
+    )
     rows = DataTable(found, _encode_columns(columns, found), whole)
     return replace(rows, columns=_described(rows, data)) if has_names(data) else rows
 
@@ -253,7 +258,7 @@ def _labels_in(column: Column) -> list[Label]:
 
 def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Variable:
     if kind not in (None, "categorical", "real"):
-        expected = "'categorical', 'real' or 'count'"
+        expected = "'categorical', 'real', 'count' or 'day'"
         raise DataError(f"the kind of column {column.name!r} is {kind!r}; expected {expected}")
     if column.values.dtype.kind == "M":
         told = f"column {column.name!r} holds dates; expected {_TYPES}"
@@ -399,13 +404,6 @@ class Column:
     @property
     def present(self) -> Array:
         return self.values[~self.missing]
-
-
-def has_names(data: Any) -> bool:
-    if is_records(data):
-        return True
-    named = any(hasattr(data, attribute) for attribute in ("columns", "column_names", "__dataframe__"))
-    return named or isinstance(data, Mapping)
 
 
 def columns_of(data: Any) -> list[Column]:

@@ -21,7 +21,7 @@ from certimap.certify.recorder import Recorder
 from certimap.core.arguments import is_mapping, is_sequence, seed_checked
 from certimap.core.box import Points
 from certimap.core.control import Control, TimeUp, controlled_by
-from certimap.core.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.errors import ImpossibleEvidence, SolverError
@@ -32,6 +32,7 @@ from certimap.solvers.request import Request
 
 DEFAULT_MAX_DRAWS = 10_000_000
 CEILING = own_source("ceiling")  # the bound from a posterior's facts, if a run ended before it had a bound
+SEARCHED = own_source("search")  # the bound of a search over all numbers, for an answer of whole ones
 POSING = 2  # the random stream for `Solver.posed`
 _UNUSED = np.random.default_rng(0)  # for solvers without a seed; making one takes longer than some steps
 MAX_IDLE_STEPS = 1000  # steps without draws left or progress, after which a run ends
@@ -77,7 +78,10 @@ def run(
         cap = DEFAULT_MAX_DRAWS
     recorder = None if proof_bytes is None or posterior is not given else Recorder(proof_bytes)
     how = {"control": control, "max_draws": cap, "recorder": recorder, "checks_draws": True}
-    ledger = ledger_of(posterior, request, chosen, **how)
+    whole = _whole_numbers(posterior, request)
+    ledger = ledger_of(
+        posterior, replace(request, epsilon=0.5 * request.epsilon) if whole else request, chosen, **how
+    )
     if external is not None:
         ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
@@ -94,10 +98,36 @@ def run(
             ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
     seconds = time.perf_counter() - started
+    if whole:
+        judged = _rounded(ledger, whole, ledger_of(posterior, request, chosen, control=control))
+        result = _result(judged, chosen, status, history, seed, seconds, listed=False)
+        proof = None if recorder is None else unproved("its numbers were rounded to whole ones after the search")
+        n_draws, to_best, n_seen = ledger.n_draws, ledger.n_draws_to_best, ledger.n_evaluations + 1
+        return replace(result, proof=proof, n_draws=n_draws, n_draws_to_best=to_best, n_evaluations=n_seen)
     result = _result(ledger, chosen, status, history, seed, seconds, listed=request.top_k is not None)
     if proof_bytes is None or posterior is given:
         return result
     return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
+
+
+def _whole_numbers(posterior: Posterior, request: Request) -> list[bool]:
+    """Return which numbers of an answer are to be rounded to whole ones; empty if none, or for lists."""
+    whole = [isinstance(v, Real) and v.is_whole for v in posterior.domain]
+    return whole if any(whole) and posterior.facts.is_density and request.top_k is request.top_mass is None else []
+
+
+def _rounded(ledger: Ledger, whole: list[bool], judged: Ledger) -> Ledger:
+    """Judge a search's answer, rounded where possible, by its bound, which holds for all numbers.
+
+    The search is for half of epsilon; rounding may lose the other half.
+    """
+    point, outside = ledger.best_point, ledger.external
+    assert point is not None
+    if judged.candidates(np.where(whole, np.rint(point), point)[None])[0] == -math.inf:
+        judged.candidates(point[None])
+    if ledger.log_upper_bound < math.inf:
+        judged.upper_bound(ledger.log_upper_bound, SEARCHED if outside is None or outside[2] else outside[1])
+    return judged
 
 
 def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import numpy as np
 import pytest
 
 import certimap as cm
 from certimap.core.domain import Categorical, Real
+from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.errors import DataError
 from certimap.io.native import fingerprint
 from certimap.learn.choice import learned
@@ -60,7 +62,7 @@ def test_kinds_overrule_and_names_are_checked(table):
     )
     assert list(ready) == ["id", "since", "land"]
     assert ready["since"].min() >= 19723  # 2024-01-01
-    assert ready.kinds == {"since": "real", "id": "real", "land": "categorical"}
+    assert ready.kinds == {"since": "day", "id": "real", "land": "categorical"}
     with pytest.raises(DataError, match=r"drop names the column 'citi', .*did you mean 'city'"):
         cm.learn.prepare(table, drop=["citi"])
     with pytest.raises(DataError, match=r"column 'city' holds 'c.*'; its kind is day"):
@@ -144,3 +146,28 @@ def test_held_out_rows_are_scored_beside_independence():
     found = cm.learn.best_of({"a": a, "b": a}, ["chow-liu"], rng=0)
     assert found.scores["chow-liu"] == pytest.approx(np.log(0.5), abs=0.1)
     assert found.scores["independence"] == pytest.approx(2 * np.log(0.5), abs=0.1)
+
+
+def test_answers_of_whole_columns_are_whole_and_certified_as_such(tmp_path):
+    rng = np.random.default_rng(1)
+    size = rng.normal(0.0, 1.0, 400)
+    age = [*np.rint(40 + 9 * size + rng.normal(0, 5, 400)).astype(int).tolist()[:-1], None]
+    model = cm.learn.gaussian_mixture({"age": age, "size": size}, n_components=2, smoothing=0.1, rng=0)
+    model.write(tmp_path / "m.npz")
+    again = cm.read(tmp_path / "m.npz")
+    assert fingerprint(again) == fingerprint(model)
+    plain = GaussianMixture(np.exp(model.log_weights), model.means, model.covariances, ["age", "size"])
+    for found in (cm.map_query(m, ["age"], {"size": 0.3}, rng=0) for m in (model, again)):
+        best = cm.map_query(plain, ["age"], {"size": 0.3}, rng=0)
+        logs = [float(x or 0.0) for x in (found.log_prob, best.log_prob, found.log_upper_bound)]
+        answer: Any = found.assignment["age"]
+        assert type(answer) is int
+        assert logs[0] < logs[1] <= logs[2]
+        density = cm.condition(plain, ["age"], {"size": 0.3}).log_prob(np.array([[float(answer)]]))[0]
+        assert logs[0] == pytest.approx(density, abs=1e-9)
+        certificate = found.certificate
+        assert certificate.kind == "epsilon"
+        assert 1e-4 < 1 - np.exp(logs[0] - logs[1]) < certificate.epsilon <= 0.01
+    proved = cm.map_query(model, ["age"], {"size": 0.3}, rng=0, proof=True)
+    assert proved.proof is None
+    assert "rounded" in str(proved.no_proof)
