@@ -7,8 +7,9 @@ import certimap as cm
 
 pytest.importorskip("sklearn")
 
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
+from sklearn.naive_bayes import BernoulliNB, CategoricalNB, ComplementNB, GaussianNB, MultinomialNB
 
 RNG = np.random.default_rng(0)
 REAL = np.concatenate([RNG.normal(size=(80, 3)), RNG.normal(size=(80, 3)) * 0.3 + 2.0])
@@ -75,16 +76,40 @@ def test_a_model_that_was_never_fitted(model):
         cm.map_query(model)
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (BayesianGaussianMixture(n_components=2).fit(REAL), "bound"),
-        (MultinomialNB().fit(DISCRETE, LABELS), "counts"),
-    ],
-)
-def test_what_is_no_distribution_over_rows_is_refused(model, said):
-    with pytest.raises(cm.ModelError, match=said):
-        cm.from_object(model)
+def test_what_is_no_distribution_over_rows_is_refused():
+    with pytest.raises(cm.ModelError, match="of no distribution over rows; expected MultinomialNB"):
+        cm.from_object(ComplementNB().fit(DISCRETE, LABELS))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_bayesian_mixtures_by_their_weights_means_and_covariances(kind):
+    theirs = BayesianGaussianMixture(n_components=3, covariance_type=kind, random_state=0).fit(REAL)
+    covariances = {"full": theirs.covariances_, "tied": np.broadcast_to(theirs.covariances_, (3, 3, 3))}
+    flat = theirs.covariances_ if kind == "diag" else np.repeat(np.ravel(theirs.covariances_)[:3, None], 3, axis=1)
+    full = covariances[kind] if kind in covariances else np.einsum("kd,de->kde", flat, np.eye(3))
+    ours = cm.GaussianMixture(theirs.weights_, theirs.means_, full)
+    assert cm.log_likelihood(theirs, REAL) == pytest.approx(ours.log_density(REAL))
+    assert cm.map_query(theirs, ["0"], {"1": 2.0}, rng=0).certified
+
+
+@pytest.mark.parametrize("theirs", [MultinomialNB(), QuadraticDiscriminantAnalysis(reg_param=0.1)])
+def test_posteriors_of_classes(theirs):
+    rows = DISCRETE if isinstance(theirs, MultinomialNB) else REAL
+    labels = LABELS[: len(rows)]
+    theirs.fit(rows, labels)
+    for row, expected in zip(rows[:10], theirs.predict_proba(rows[:10]), strict=True):
+        found = cm.marginals(theirs, "class", {str(j): value for j, value in enumerate(row.tolist())})["class"]
+        assert [found[label] for label in theirs.classes_] == pytest.approx(expected, abs=1e-9)
+
+
+def test_counts_of_a_class_and_features_of_a_discriminant():
+    counts = MultinomialNB().fit(DISCRETE, LABELS)
+    result = cm.map_query(counts, ["0", "1"], {"class": "yes"}, rng=0)
+    mean = DISCRETE.sum() / len(DISCRETE) * np.exp(counts.feature_log_prob_[1, :2])
+    assert [result.assignment["0"], result.assignment["1"]] == np.floor(mean).tolist()
+    discriminant = QuadraticDiscriminantAnalysis().fit(REAL, LABELS[: len(REAL)])
+    mode = cm.map_query(discriminant, ["0", "1", "2"], {"class": "yes"}, epsilon=1e-9, rng=0).assignment
+    assert list(mode.values()) == pytest.approx(discriminant.means_[1], abs=1e-6)
 
 
 def test_a_moved_attribute_is_said_and_nothing_guessed():

@@ -178,7 +178,9 @@ def from_object(
         - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
         - cirkit: circuits compiled to torch, with real weights that are not negative;
         - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
-        - scikit-learn: `GaussianMixture`, `CategoricalNB`, `BernoulliNB`, `GaussianNB`;
+        - scikit-learn: `GaussianMixture`, `BayesianGaussianMixture` (by its weights, means and covariances),
+          `CategoricalNB`, `BernoulliNB`, `GaussianNB`, `MultinomialNB` (its counts as Poisson, with the mean total
+          of the training rows) and `QuadraticDiscriminantAnalysis`;
         - arfpy: adversarial random forests (`arf`) after their `forde()`;
 
         or a model of certimap, which is returned unchanged.

@@ -1,10 +1,11 @@
-"""Mixtures and naive Bayes classifiers of scikit-learn."""
+"""Mixtures, naive Bayes classifiers and quadratic discriminants of scikit-learn."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
-from certimap.core.logs import log_of
-from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.core.logs import log_of, log_sum
+from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
+from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError
 from certimap.interop.reading import Reading, Wishes, fitted, kind_of, labels_of, named, numbers, refuse
 from certimap.interop.sequences import gaussian_product
@@ -21,27 +23,41 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
 CLASS = "class"
-_ACCEPTED = "expected GaussianMixture, CategoricalNB, BernoulliNB or GaussianNB"
-_OF_COUNTS = (
-    "it scores counts without saying how many there are, and so is no distribution over rows; BernoulliNB is one"
+_ACCEPTED = (
+    "expected GaussianMixture, BayesianGaussianMixture, CategoricalNB, BernoulliNB, GaussianNB, MultinomialNB or "
+    "QuadraticDiscriminantAnalysis"
 )
-_REASONS = {
-    "MultinomialNB": _OF_COUNTS,
-    "ComplementNB": _OF_COUNTS,
-    "BayesianGaussianMixture": "what it scores is a bound and no density; expected a GaussianMixture with its "
-    "means, covariances and weights",
-}
+_REASONS = {"ComplementNB": "its scores are of no distribution over rows; expected MultinomialNB"}
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a fitted model: a mixture's density, components summed out; a classifier's p(features, class)."""
     kind = type(x).__name__
-    if kind == "GaussianMixture":
-        return Reading(_mixture(x, wishes), x.score_samples)
+    if kind in ("GaussianMixture", "BayesianGaussianMixture"):
+        return Reading(
+            _mixture(x, wishes), x.score_samples if kind == "GaussianMixture" else _plain(x).score_samples
+        )
+    if kind == "MultinomialNB":
+        return _multinomial(x, wishes)
+    if kind == "QuadraticDiscriminantAnalysis":
+        return _discriminant(x, wishes)
     readers = {"CategoricalNB": _categorical, "BernoulliNB": _bernoulli, "GaussianNB": _gaussian}
     if kind not in readers:
         raise refuse(x, _REASONS.get(kind, _ACCEPTED))
     return Reading(readers[kind](x, wishes), lambda rows: _joint(x, rows))
+
+
+def _plain(x: Any) -> Any:
+    """Return scikit-learn's mixture with the weights, means and covariances of a Bayesian one.
+
+    A Bayesian mixture scores a bound on its evidence, which is no density.
+    """
+    mixture: Any = import_module("sklearn.mixture").GaussianMixture(
+        len(x.weights_), covariance_type=x.covariance_type
+    )
+    for name in ("weights_", "means_", "covariances_", "precisions_cholesky_"):
+        setattr(mixture, name, getattr(x, name))
+    return mixture
 
 
 def _joint(x: Any, rows: Floats) -> Floats:
@@ -114,13 +130,65 @@ def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
 
 def _gaussian(x: Any, wishes: Wishes) -> Circuit:
     means, variances = numbers(fitted(x, "theta_")), numbers(fitted(x, "var_"))
-    prior, classes = numbers(fitted(x, "class_prior_")), labels_of(fitted(x, "classes_"))
-    n = means.shape[1]
-    names = _names(x, n, wishes, last=[CLASS])
+    prior, n = numbers(fitted(x, "class_prior_")), means.shape[1]
+
+    def leaves(builder: CircuitBuilder, k: int) -> int:
+        return gaussian_product(builder, range(n), means[k], np.sqrt(variances[k]))
+
+    return _of_classes(x, wishes, log_of(prior / prior.sum()), n, leaves)
+
+
+def _multinomial(x: Any, wishes: Wishes) -> Reading:
+    """Read counts as Poisson, with the mean total of the training rows: the classes' posterior is the same."""
+    log_shares, log_prior = numbers(fitted(x, "feature_log_prob_")), numbers(fitted(x, "class_log_prior_"))
+    n, total = log_shares.shape[1], float(numbers(x.feature_count_).sum() / numbers(x.class_count_).sum())
+    if not (total > 0.0 and np.all(np.isfinite(log_shares))):
+        raise refuse(x, "a feature has probability 0; expected a positive alpha, and rows with counts")
+
+    def leaves(builder: CircuitBuilder, k: int) -> int:
+        counts = [builder.real("poisson", j, total * math.exp(log_shares[k, j])) for j in range(n)]
+        return builder.product(counts) if n > 1 else counts[0]
+
+    def theirs(rows: Floats) -> Floats:
+        counts, log_gamma = rows[:, :-1], np.vectorize(math.lgamma, otypes=[np.float64])
+        return _joint(x, rows) + counts.sum(axis=1) * math.log(total) - total - log_gamma(counts + 1.0).sum(axis=1)
+
+    return Reading(_of_classes(x, wishes, log_prior, n, leaves), theirs)
+
+
+def _of_classes(
+    x: Any, wishes: Wishes, log_prior: Floats, n: int, leaves: Callable[[CircuitBuilder, int], int]
+) -> Circuit:
+    """Build real features given a class, the last variable; `leaves` adds the features of class k."""
+    names, classes = _names(x, n, wishes, last=[CLASS]), labels_of(fitted(x, "classes_"))
     builder = CircuitBuilder(Domain([*(Real(name) for name in names[:-1]), Categorical(names[-1], classes)]))
     parts: list[int] = []
     for k in range(len(classes)):
         here = builder.categorical(n, log_weights=[0.0 if c == k else -math.inf for c in range(len(classes))])
-        parts.append(builder.product([here, gaussian_product(builder, range(n), means[k], np.sqrt(variances[k]))]))
-    builder.sum(parts, log_weights=log_of(prior / prior.sum()).tolist())
+        parts.append(builder.product([here, leaves(builder, k)]))
+    builder.sum(parts, log_weights=log_prior.tolist())
     return builder.build(normalised=False)
+
+
+def _discriminant(x: Any, wishes: Wishes) -> Reading:
+    """Read a class, and features with a full covariance in each: each linear in those before it."""
+    means, prior = numbers(fitted(x, "means_")), numbers(fitted(x, "priors_"))
+    spreads = zip(fitted(x, "rotations_"), fitted(x, "scalings_"), strict=True)
+    covariances = np.array([(numbers(r) * numbers(s)) @ numbers(r).T for r, s in spreads])
+    covariances = 0.5 * (covariances + covariances.swapaxes(1, 2))
+    names = _names(x, means.shape[1], wishes, last=[CLASS])
+    mixture = GaussianMixture(prior, means, covariances, names[:-1])
+    nodes: list[LinearGaussian] = []
+    for j, name in enumerate(names[:-1]):
+        own = mixture.factors[:, j, j]
+        slopes = -mixture.factors[:, j, :j] / own[:, None]
+        starts = means[:, j] - np.einsum("kj,kj->k", slopes, means[:, :j])
+        nodes.append(LinearGaussian(name, [*names[:j], names[-1]], starts, slopes, 1.0 / own))
+    known = {names[-1]: labels_of(fitted(x, "classes_"))}
+    classes = BayesianNetwork.from_cpts(known, {}, {names[-1]: (prior / prior.sum()).tolist()})
+
+    def theirs(rows: Floats) -> Floats:
+        found = numbers(x._decision_function(rows))
+        return log_sum(found.reshape(len(rows), -1), 1) - 0.5 * rows.shape[1] * LOG_2PI
+
+    return Reading(LinearGaussianNetwork(nodes, discrete=classes), theirs, compared=mixture)
