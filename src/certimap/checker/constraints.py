@@ -167,8 +167,9 @@ class PlainRules:
     ) -> PlainRules:
         """Read constraints on query variables and on observed ones; reject what is none."""
         queried: list[int] = question.queried.tolist()
+        asked = set(queried)
         possible = [np.flatnonzero(question.weights_of(v) > -np.inf).tolist() for v in range(len(variables))]
-        fixed = [v for v, labels in enumerate(possible) if len(labels) == 1 and v not in queried]
+        fixed = [v for v, labels in enumerate(possible) if len(labels) == 1 and v not in asked]
         labels = [*(range(k) for k in question.query_sizes.tolist()), *(possible[v] for v in fixed)]
         reader = _Reader([variables[v] for v in (*queried, *fixed)], budget)
         specs = (spec for one in said for spec in reader.read(**one))

@@ -136,7 +136,7 @@ class PlainElimination:
     def run(self) -> bool:
         """Eliminate all buckets; return whether any vector is left."""
         last = len(self.tree.buckets) - 1
-        done, visits = dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
+        kept, done, visits = 0, dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
         while visits:
             self.tree.budget.look()
             visit = visits[-1]
@@ -144,11 +144,11 @@ class PlainElimination:
                 visits.append(self._next_below(visit))
                 continue
             k = visits.pop().k
-            kept = sum(v.n_bytes for v in done.values())
             self.tree.budget.hold(kept, "sets of vectors")
+            below = sum(done[c].n_bytes for c in self.tree.buckets[k].children)
             found = self._finished(visit, done)
             self.tree.budget.hold(-kept - visit.n_bytes, "")
-            done[k] = found
+            kept, done[k] = kept - below + found.n_bytes, found
             if not found.error <= self.slop:
                 raise Rejected(f"rounding may have raised a vector by {found.error:.3g} nats, too many to check")
             self.bounds[k] = maxima_of(found, self.bounds[k].shape)

@@ -142,11 +142,11 @@ class ReducedModel:
 def reduce(tables: Sequence[PlainTable], sizes: Sequence[int], question: Question) -> ReducedModel:
     """Fix the observed variables; states that other evidence excludes stay in the tables, with weight 0."""
     queried = [int(v) for v in question.queried]
-    fixed, out, constants = dict[int, int](), list[PlainTable](), list[float]()
+    asked, fixed, out, constants = set(queried), dict[int, int](), list[PlainTable](), list[float]()
     for v in range(len(question.sizes)):
         weights = question.weights_of(v)
         possible = np.flatnonzero(weights > -np.inf)
-        if len(possible) == 1 and v not in queried:
+        if len(possible) == 1 and v not in asked:
             fixed[v] = int(possible[0])
             constants.append(float(weights[possible[0]]))
         elif np.any(weights != 0.0):
@@ -161,7 +161,7 @@ def reduce(tables: Sequence[PlainTable], sizes: Sequence[int], question: Questio
             constants.append(float(logs))
     mentioned = {v for table in out for v in table.scope}
     for v in range(len(question.sizes)):
-        if v not in mentioned and v not in queried and v not in fixed:
+        if v not in mentioned and v not in asked and v not in fixed:
             constants.append(math.log(sizes[v]))  # summed out of nothing
     sizes_of_logs = [float(np.max(np.abs(t.logs), where=np.isfinite(t.logs), initial=0.0)) for t in out]
     size = math.fsum(abs(x) for x in constants if math.isfinite(x))
