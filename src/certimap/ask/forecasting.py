@@ -101,32 +101,15 @@ def forecast(
 ) -> Forecast:
     """Forecast a query: bounds on the min-entropy, draws that `pac` would need, the solver of `auto`.
 
-    Parameters
-    ----------
-    posterior
-        A conditioned query; see `certimap.condition`.
-    epsilon, delta
-        The tolerance and failure probability that draws would have to certify.
-    rng
-        A seed or a numpy Generator, for a few draws.
-    lipschitz, radius
-        For a density: assume that its log2 falls by at most `lipschitz` bits per unit of Euclidean distance from
-        the mode, within the radius, as for `smooth_pac`.
+    - `posterior`: a conditioned query; see `certimap.condition`.
+    - `epsilon`, `delta`: the tolerance and failure probability that draws would have to certify.
+    - `rng`: a seed or a numpy Generator, for a few draws.
+    - `lipschitz`, `radius`: for a density: assume that its log2 falls by at most `lipschitz` bits per unit of
+      Euclidean distance from the mode, within the radius, as for `smooth_pac`.
 
-    Returns
-    -------
-    Forecast
-
-    Raises
-    ------
-    QueryError
-        For epsilon or delta out of range.
-    SolverError
-        For a Lipschitz constant that is not positive, or over variables of both kinds.
-
-    Notes
-    -----
-    Cost: a few heuristics, 256 draws and one bound; linear in the size of the posterior.
+    Cost: a few heuristics, 256 draws and one bound; linear in the size of the posterior. Raises QueryError for
+    epsilon or delta out of range, and SolverError for a Lipschitz constant that is not positive, or over variables
+    of both kinds.
 
     >>> import certimap as cm
     >>> weather = {"rain": ["no", "yes"], "wet": ["no", "yes"]}

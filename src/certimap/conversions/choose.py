@@ -242,30 +242,15 @@ def condition(
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
-    Parameters
-    ----------
-    model, query
-        The model, and a query over its domain. If every variable is observed, the answer is empty.
-    wants
-        The required capabilities (protocols of `certimap.core.posterior`, or a posterior's own type); None for
-        the representation on which `solver="auto"` proves most. If the model has no such representation, another
-        is returned; the solver then rejects it and names an alternative.
-    limits
-        Limits on time and memory; None for the defaults.
+    - `model`, `query`: the model, and a query over its domain. If every variable is observed, the answer is empty.
+    - `wants`: the required capabilities (protocols of `certimap.core.posterior`, or a posterior's own type); None
+      for the representation on which `solver="auto"` proves most. If the model has no such representation, another
+      is returned; the solver then rejects it and names an alternative.
+    - `limits`: limits on time and memory; None for the defaults.
 
-    Returns
-    -------
-    Posterior
-        Normalised unless p(e) is unknown (see its `facts`).
-
-    Raises
-    ------
-    ImpossibleEvidence
-        If p(e) = 0.
-    TooLarge
-        If no representation with the required capabilities fits the limits.
-    QueryError
-        For observed numbers so far out that the logs of their densities round by more than 0.01 nats.
+    The posterior is normalised unless p(e) is unknown (see its `facts`). Raises ImpossibleEvidence if p(e) = 0,
+    TooLarge if no representation with the required capabilities fits the limits, and QueryError for observed
+    numbers so far out that the logs of their densities round by more than 0.01 nats.
     """
     if type(model).condition is not Model.condition:
         return model.condition(query, limits)

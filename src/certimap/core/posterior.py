@@ -364,30 +364,20 @@ def _place(kind: Any) -> str:
 class FunctionPosterior:
     """A posterior made of two callables; enough for `pac`, `smooth_pac`, `budget` and small enumerations.
 
-    Parameters
-    ----------
-    domain
-        The query variables, or their numbers of states.
-    sample
-        `sample(n, rng)` returns n independent draws from p(q | e): state positions (values of real variables),
-        shape (n, n_variables). Use only the numpy Generator given, so that a seed replays.
-    log_prob
-        `log_prob(points)` returns ln p(q | e) of each row, natural, shape (batch,); -inf where it is zero.
-    log_evidence
-        ln p(e) where it is known.
-    independent
-        False if draws depend on each other, as in a Markov chain. Such draws propose assignments, but their number
-        certifies nothing.
-    normalised
-        False: `log_prob` is ln p(q, e) and p(e) is unknown. Then no rule that compares a probability with the
-        total mass 1 certifies (draw counts, residual mass), and results have `log_joint` but no `log_prob`.
+    - `domain`: the query variables, or their numbers of states.
+    - `sample`: `sample(n, rng)` returns n independent draws from p(q | e): state positions (values of real
+      variables), shape (n, n_variables). Use only the numpy Generator given, so that a seed replays.
+    - `log_prob`: `log_prob(points)` returns ln p(q | e) of each row, natural, shape (batch,); -inf where it is
+      zero.
+    - `log_evidence`: ln p(e) where it is known.
+    - `independent`: False if draws depend on each other, as in a Markov chain. Such draws propose assignments, but
+      their number certifies nothing.
+    - `normalised`: false: `log_prob` is ln p(q, e) and p(e) is unknown. Then no rule that compares a probability
+      with the total mass 1 certifies (draw counts, residual mass), and results have `log_joint` but no `log_prob`.
 
-    Raises
-    ------
-    ModelError
-        From `sample` and `log_prob`, when a callable returns the wrong shape or a state out of range. From a run,
-        when draw frequencies contradict `log_prob` (false alarms have probability below 1e-6 per run), or when
-        the probabilities of distinct assignments add up to more than 1.
+    `sample` and `log_prob` raise ModelError when a callable returns the wrong shape or a state out of range; a run
+    raises it when draw frequencies contradict `log_prob` (false alarms have probability below 1e-6 per run), or
+    when the probabilities of distinct assignments add up to more than 1.
     """
 
     def __init__(

@@ -168,66 +168,41 @@ def _origin_read_back(variables: Any, evidence: Any) -> Origin:
 class MapResult:
     """The answer of a MAP query.
 
-    Attributes
-    ----------
-    assignment
-        Labels by variable name, in query order.
-    log_prob
-        ln p(q | e) in nats; None where p(e) is unknown.
-    log_evidence, log_joint
-        ln p(e), and ln p(q, e) = `log_prob` + `log_evidence`; of the unnormalised product in a Markov
-        network. See `is_lower_side`.
-    log_upper_bound, log_joint_upper_bound
-        Upper bounds on ln p* and on ln p* + ln p(e).
-    certificate
-        The proof of its quality.
-    pareto
-        Admissible pairs (epsilon, delta), by rising epsilon.
-    ties
-        All other assignments as probable as the answer, or None if they are unknown. For a density: other peaks
-        found with the same height within the tolerance (there may be more), or None.
-    located
-        With the setting `width` of `frontier`: intervals of the real variables that hold every mode.
-    top
-        With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown. With
-        `top_mass`, so many of the best that they hold the probability asked for.
-    top_mass
-        With `top_mass`, the probability that `top` holds, and a lower bound on the size of any set that suffices.
-    note
-        In words, which step before the search a limit cut short; None if none was.
-    proof
-        With `proof=True`, a proof for `certimap.check`; `proof.write(path)` writes it to a file.
-    no_proof
-        In words, why a requested proof is missing or proves less than the certificate.
-    is_density
-        Whether `log_prob` and its bounds are densities, which may exceed 1.
-    is_lower_side
-        Whether `log_joint` (or `log_prob`) is only a lower bound on the answer's own value: no sum over the other
-        variables was in reach.
-    min_entropy_bits
-        Two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability. None for
-        densities, under constraints, and if p(e) is unknown.
-    draws_needed
-        How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
-        p* were the answer's probability; `pac` needs a number in between. None if draws certify nothing.
-    constraints
-        The constraints that the answer satisfies; empty without any.
-    origin
-        The query, for `explain`. It keeps the model alive; files store only query and evidence.
-    status
-        Why the run ended; its `message` says what to do next.
-    n_draws, n_draws_to_best
-        The number of draws, and the draw that first gave the answer (None if none did).
-    n_evaluations
-        Assignments evaluated.
-    seconds
-        From the call to the answer.
-    seed
-        The seed given as `rng`; None if unknown.
-    solver, version
-        The solver and the release of certimap that answered.
-    history
-        Moments of the run, oldest first.
+    - `assignment`: labels by variable name, in query order.
+    - `log_prob`: ln p(q | e) in nats; None where p(e) is unknown.
+    - `log_evidence`, `log_joint`: ln p(e), and ln p(q, e) = `log_prob` + `log_evidence`; of the unnormalised
+      product in a Markov network. See `is_lower_side`.
+    - `log_upper_bound`, `log_joint_upper_bound`: upper bounds on ln p* and on ln p* + ln p(e).
+    - `certificate`: the proof of its quality.
+    - `pareto`: admissible pairs (epsilon, delta), by rising epsilon.
+    - `ties`: all other assignments as probable as the answer, or None if they are unknown. For a density: other
+      peaks found with the same height within the tolerance (there may be more), or None.
+    - `located`: with the setting `width` of `frontier`: intervals of the real variables that hold every mode.
+    - `top`: with `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
+      With `top_mass`, so many of the best that they hold the probability asked for.
+    - `top_mass`: with `top_mass`, the probability that `top` holds, and a lower bound on the size of any set that
+      suffices.
+    - `note`: in words, which step before the search a limit cut short; None if none was.
+    - `proof`: with `proof=True`, a proof for `certimap.check`; `proof.write(path)` writes it to a file.
+    - `no_proof`: in words, why a requested proof is missing or proves less than the certificate.
+    - `is_density`: whether `log_prob` and its bounds are densities, which may exceed 1.
+    - `is_lower_side`: whether `log_joint` (or `log_prob`) is only a lower bound on the answer's own value: no sum
+      over the other variables was in reach.
+    - `min_entropy_bits`: two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability.
+      None for densities, under constraints, and if p(e) is unknown.
+    - `draws_needed`: how many independent draws would certify the requested (epsilon, delta) if p* were the upper
+      bound, and if p* were the answer's probability; `pac` needs a number in between. None if draws certify
+      nothing.
+    - `constraints`: the constraints that the answer satisfies; empty without any.
+    - `origin`: the query, for `explain`. It keeps the model alive; files store only query and evidence.
+    - `status`: why the run ended; its `message` says what to do next.
+    - `n_draws`, `n_draws_to_best`: the number of draws, and the draw that first gave the answer (None if none
+      did).
+    - `n_evaluations`: assignments evaluated.
+    - `seconds`: from the call to the answer.
+    - `seed`: the seed given as `rng`; None if unknown.
+    - `solver`, `version`: the solver and the release of certimap that answered.
+    - `history`: moments of the run, oldest first.
     """
 
     assignment: dict[str, Label]

@@ -82,24 +82,16 @@ class Tolerance:
 class Explanation:
     """The explanation of an answer; every part carries its certificate.
 
-    Attributes
-    ----------
-    answer
-        The result that is explained.
-    lead
-        The lead over the runner-up; None if there is no other assignment.
-    removed
-        A `Swing` for each observation, removed in turn.
-    changed
-        A `Swing` for each alternative state of an observation that changes the answer.
-    log_odds_free
-        Any one entry of any table may move by this much in log-odds (nats) without changing the answer: the lead,
-        by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved, and for models without
-        conditional tables.
-    tolerances
-        The exact range of the entries that matter most, for Bayesian networks.
-    superseded
-        The assignment to be explained, if another one, which is the answer here, proved to be more probable.
+    - `answer`: the result that is explained.
+    - `lead`: the lead over the runner-up; None if there is no other assignment.
+    - `removed`: a `Swing` for each observation, removed in turn.
+    - `changed`: a `Swing` for each alternative state of an observation that changes the answer.
+    - `log_odds_free`: any one entry of any table may move by this much in log-odds (nats) without changing the
+      answer: the lead, by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved, and for
+      models without conditional tables.
+    - `tolerances`: the exact range of the entries that matter most, for Bayesian networks.
+    - `superseded`: the assignment to be explained, if another one, which is the answer here, proved to be more
+      probable.
     """
 
     answer: MapResult

@@ -17,16 +17,7 @@ from certimap.networks.network import Network
 
 
 def to_networkx(model: Any) -> Any:
-    """Return the graph of a model.
-
-    Parameters
-    ----------
-    model
-        A network or a circuit.
-
-    Returns
-    -------
-    A networkx graph:
+    """Return the networkx graph of a `model`, a network or a circuit:
 
     - of a Bayesian network a `DiGraph` of names with `states` and `table` (axes: the parents in `parents`, then
         the variable);
@@ -36,12 +27,7 @@ def to_networkx(model: Any) -> Any:
         nodes have `kind` and, if leaves, `variable` and `parameters` (natural logs of weights for categorical
         ones); edges have `log_weight`, and `place`, the child's place among its siblings.
 
-    Raises
-    ------
-    ModelError
-        For another kind of model.
-    MissingDependency
-        Without networkx.
+    Raises ModelError for another kind of model, and MissingDependency without networkx.
     """
     networkx = needed("networkx", "to_networkx needs networkx: pip install networkx")
     if isinstance(model, Circuit):

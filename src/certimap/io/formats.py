@@ -120,30 +120,18 @@ def format_of(
 def read(
     path: AnyPath, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
 ) -> Any:
-    """Read a model.
+    """Return the model in a file: a network, a circuit or a learned model.
 
-    Parameters
-    ----------
-    path
-        A file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind it.
-    format
-        One of these names, for a file with another suffix.
-    encoding
-        Encoding of a text format, such as "latin-1"; None means UTF-8, or the encoding of a byte order mark.
-    weights
-        Weights of literals for .nnf and .sdd, by number or as a file; None for 1 each.
+    - `path`: a file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind
+      it.
+    - `format`: one of these names, for a file with another suffix.
+    - `encoding`: encoding of a text format, such as "latin-1"; None means UTF-8, or the encoding of a byte order
+      mark.
+    - `weights`: weights of literals for .nnf and .sdd, by number or as a file; None for 1 each.
 
-    Returns
-    -------
-    A `BayesianNetwork`, `MarkovNetwork`, `LinearGaussianNetwork`, `Circuit` or learned model.
-
-    Raises
-    ------
-    ParseError
-        For an unknown format, an unreadable file, and a file that violates its format. No file content leads to
-        any other error.
-    ModelError
-        For weights of literals with a format that has its own, and for invalid weights.
+    Raises ParseError for an unknown format, an unreadable file, and a file that violates its format (no file
+    content leads to any other error), and ModelError for weights of literals with a format that has its own, and
+    for invalid weights.
     """
     chosen = format_of(path, format)
     if weights is not None and not chosen.is_weighted:

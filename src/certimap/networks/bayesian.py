@@ -76,22 +76,14 @@ class RowNormaliser:
 class BayesianNetwork(Network):
     """A directed acyclic network of discrete variables.
 
-    Parameters
-    ----------
-    domain
-        The variables, all categorical.
-    cpts
-        One `Factor` per variable, in any order: its scope is the variable's parents followed by the
-        variable itself. Each row (last axis) adds up to 1 within 1e-3 (it is rescaled, with one warning where it
-        is off by more than 1e-6), or is all zeros: that configuration of the parents cannot occur, and has
-        weight 0. See `from_cpts` for tables by names.
-    hidden
-        Names of helper variables that a query for all variables leaves out.
+    - `domain`: the variables, all categorical.
+    - `cpts`: one `Factor` per variable, in any order: its scope is the variable's parents followed by the variable
+      itself. Each row (last axis) adds up to 1 within 1e-3 (it is rescaled, with one warning where it is off by
+      more than 1e-6), or is all zeros: that configuration of the parents cannot occur, and has weight 0. See
+      `from_cpts` for tables by names.
+    - `hidden`: names of helper variables that a query for all variables leaves out.
 
-    Raises
-    ------
-    ModelError
-        For a variable without a table or with two, a row with any other sum, or a directed cycle.
+    Raises ModelError for a variable without a table or with two, a row with any other sum, or a directed cycle.
     """
 
     def __init__(self, domain: Domain, cpts: Iterable[Factor], hidden: Iterable[str] = ()) -> None:
@@ -126,18 +118,13 @@ class BayesianNetwork(Network):
     ) -> BayesianNetwork:
         """Build a network from names.
 
-        Parameters
-        ----------
-        variables
-            State labels of each variable, in order.
-        parents
-            Names of the parents of a variable, in the order of its table's axes, or the name of its only parent; a
-            variable that is left out has none.
-        tables
-            For each variable an array with one axis per parent and the variable last; or a mapping from the
-            parents' labels (a tuple; the label itself for one parent) to a row of probabilities; or a `NoisyOr` or
-            `NoisyMax`, which needs no table over all parents; or a function of the parents' labels that returns
-            the variable's.
+        - `variables`: state labels of each variable, in order.
+        - `parents`: names of the parents of a variable, in the order of its table's axes, or the name of its only
+          parent; a variable that is left out has none.
+        - `tables`: for each variable an array with one axis per parent and the variable last; or a mapping from
+          the parents' labels (a tuple; the label itself for one parent) to a row of probabilities; or a `NoisyOr`
+          or `NoisyMax`, which needs no table over all parents; or a function of the parents' labels that returns
+          the variable's.
 
         Raises ModelError for unknown names, missing or superfluous rows, and whatever the constructor refuses.
 

@@ -22,23 +22,13 @@ MAX_SCOPE = 60  # numpy allows 64 axes
 class Factor:
     """A nonnegative function of some discrete variables; immutable.
 
-    Parameters
-    ----------
-    scope
-        Positions of the variables, one per axis.
-    table
-        Nonnegative and finite, one axis per variable, the last varying fastest; a number for an empty scope.
+    `scope`: positions of the variables, one per axis.
+    `table`: nonnegative and finite, one axis per variable, the last varying fastest; a number for an empty scope.
 
-    Attributes
-    ----------
-    in_logs
-        Whether the entries are stored as natural logs (`from_log`), and `table` is computed from them.
+    `in_logs`: whether the entries are stored as natural logs (`from_log`), and `table` is computed from them.
 
-    Raises
-    ------
-    ModelError
-        For a duplicate variable, a scope of anything but positions, a table that is not an array of numbers or
-        does not fit the scope, or an entry that is negative, NaN or infinite.
+    Raises ModelError for a duplicate variable, a scope of anything but positions, a table that is not an array of
+    numbers or does not fit the scope, or an entry that is negative, NaN or infinite.
     """
 
     has_taken_logs = False  # whether `take_logs` has handled this factor

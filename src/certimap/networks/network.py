@@ -119,20 +119,12 @@ class Network(Model):
 class MarkovNetwork(Network):
     """An unnormalised product of factors.
 
-    Parameters
-    ----------
-    domain
-        The variables, all categorical.
-    factors
-        `Factor`s over positions in the domain. Scopes may repeat (their factors multiply) or be empty (a
-        constant, which counts).
-    hidden
-        Names of helper variables that a query for all variables leaves out.
+    - `domain`: the variables, all categorical.
+    - `factors`: `Factor`s over positions in the domain. Scopes may repeat (their factors multiply) or be empty (a
+      constant, which counts).
+    - `hidden`: names of helper variables that a query for all variables leaves out.
 
-    Raises
-    ------
-    ModelError
-        For a real variable, a factor that does not fit the domain, or a hidden name that is no variable.
+    Raises ModelError for a real variable, a factor that does not fit the domain, or an unknown hidden name.
     """
 
     def __init__(self, domain: Domain, factors: Iterable[Factor], hidden: Iterable[str] = ()) -> None:

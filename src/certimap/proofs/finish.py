@@ -446,33 +446,18 @@ def check(
 ) -> Verdict:
     """Check a proof by code that shares nothing with the solvers; see `docs/proofs.md`.
 
-    Parameters
-    ----------
-    model
-        The model of the query, or a model of another library (see `certimap.from_object`).
-    proof
-        A proof (`result.proof`), a result that has one, or the path of a proof file.
-    exact
-        Check a small model by enumeration in exact numbers too.
-    time_limit
-        Seconds after which the check gives up and rejects the proof. None: no limit. By default ten minutes.
-    max_memory
-        Bytes that the check may use beside the model; a proof that needs more is rejected before they are
-        allocated. None: no limit. By default 2 GB.
+    - `model`: the model of the query, or a model of another library (see `certimap.from_object`).
+    - `proof`: a proof (`result.proof`), a result that has one, or the path of a proof file.
+    - `exact`: check a small model by enumeration in exact numbers too.
+    - `time_limit`: seconds after which the check gives up and rejects the proof. None: no limit. By default ten
+      minutes.
+    - `max_memory`: bytes that the check may use beside the model; a proof that needs more is rejected before they
+      are allocated. None: no limit. By default 2 GB.
 
-    Returns
-    -------
-    Verdict
-        True if the claim is proved; its `message` gives the statement proved, or the step that fails.
-
-    Raises
-    ------
-    ParseError
-        If the file is no proof. A proof that would unpack to more than `max_memory` is rejected instead.
-    ModelError
-        For a model that has no plain arrays.
-    QueryError
-        If `model` is no model, or a limit is no positive number.
+    The verdict is true if the claim is proved; its `message` gives the statement proved, or the step that fails.
+    Raises ParseError if the file is no proof (one that would unpack to more than `max_memory` is rejected),
+    ModelError for a model that has no plain arrays, and QueryError if `model` is no model, or a limit is no
+    positive number.
     """
     model = as_model(model)
     for name, value, unit in (("time_limit", time_limit, "seconds"), ("max_memory", max_memory, "bytes")):

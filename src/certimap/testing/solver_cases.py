@@ -235,18 +235,11 @@ def check_solver(
 
     Only `SolverCases` checks pickling of states: classes defined in a notebook or a function need not pickle.
 
-    Parameters
-    ----------
-    make_solver
-        Returns a fresh solver, or its registered name.
-    posteriors
-        Discrete posteriors, at most 20,000 joint states each; None makes random tables.
-    n_posteriors, rng
-        Number of tables, and the seed for everything.
-    finds_best
-        Also require the most probable assignment if the requested certificate is exact.
-    max_samples
-        Draw limit of each run.
+    - `make_solver`: returns a fresh solver, or its registered name.
+    - `posteriors`: discrete posteriors, at most 20,000 joint states each; None makes random tables.
+    - `n_posteriors`, `rng`: number of tables, and the seed for everything.
+    - `finds_best`: also require the most probable assignment if the requested certificate is exact.
+    - `max_samples`: draw limit of each run.
     """
     suite = SolverCases()
     suite.make_solver = (lambda: make_solver) if isinstance(make_solver, str) else make_solver
