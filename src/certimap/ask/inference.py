@@ -45,40 +45,20 @@ def marginals(
 ) -> dict[str, dict[Label, float]]:
     """Return the marginals P(variable = label | evidence) of several variables at once.
 
-    Parameters
-    ----------
-    model
-        A circuit, a network or a learned model; a model from another library is converted first (see
-        `certimap.from_object`).
-    variables
-        Names; None: every categorical variable without hard evidence.
-    evidence
-        As for `map_query`.
-    workers
-        Threads; None uses every core.
-    virtual_evidence
-        As for `map_query`: tables of pgmpy over single variables, which join `evidence` as likelihoods.
-    time_limit
-        Seconds; TimeUp is raised if they do not suffice.
-    max_memory
-        Bytes; None: the machine's default limit. A network whose tables do not fit together is summed in pieces.
+    - `model`: a circuit, a network or a learned model; a model from another library is converted first (see
+      `certimap.from_object`).
+    - `variables`: names; None: every categorical variable without hard evidence.
+    - `evidence`: as for `map_query`.
+    - `workers`: threads; None uses every core.
+    - `virtual_evidence`: as for `map_query`: tables of pgmpy over single variables, which join `evidence` as
+      likelihoods.
+    - `time_limit`: seconds; TimeUp is raised if they do not suffice.
+    - `max_memory`: bytes; None: the machine's default limit. A network whose tables do not fit together is summed
+      in pieces.
 
-    Returns
-    -------
-    For each variable in order, the probabilities of its labels, which add up to 1.
-
-    Raises
-    ------
-    QueryError
-        For an unknown name, or a real variable (it has a density, not a table).
-    ImpossibleEvidence
-        When p(e) = 0.
-    ModelError
-        When the model does not fit its limits.
-
-    Notes
-    -----
-    Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
+    The probabilities of each variable's labels add up to 1; exact up to rounding. Cost: conditioning, and one
+    upward and one downward pass. Raises QueryError for an unknown name, or a real variable (it has a density, not
+    a table), ImpossibleEvidence when p(e) = 0, and ModelError when the model does not fit its limits.
     """
     model, limits = as_model(model), limits_of(workers, time_limit, max_memory)
     evidence, domain = settled(model, joined(evidence, virtual_evidence), limits), model.domain

@@ -75,42 +75,22 @@ def make_query(
 ) -> Query:
     """Check a query against a domain.
 
-    Parameters
-    ----------
-    domain
-        The model's variables.
-    variables
-        Names of the query variables; None means all variables without hard evidence, possibly none.
-    evidence
-        A mapping or a pandas Series from names to values. For a categorical variable a value is
+    `domain`: the model's variables. `variables`: names of the query variables; None means all variables without
+    hard evidence and not `hidden` (see `Model.hidden`), possibly none. `constraints`: on query variables and
+    observed ones. `evidence`: a mapping or a pandas Series from names to values. For a real variable a value is a
+    number, or (low, high) for an interval. For a categorical variable a value is
 
-        - a label: hard evidence; None and NaN mean unobserved;
-        - a set of labels, `{"states": [...]}`, or a list that names states: the state is one of them;
-        - `{"likelihood": [...]}` with one weight p(observation | state) per state, or a bare list of weights that
-          are not all states, or a mapping from labels to weights (0 for a missing label);
-        - `{"log_likelihood": ...}`: natural logs of weights, as a list or a mapping (-inf for a missing label).
+    - a label: hard evidence; None and NaN mean unobserved;
+    - a set of labels, `{"states": [...]}`, or a list that names states: the state is one of them;
+    - `{"likelihood": [...]}` with one weight p(observation | state) per state, or a bare list of weights that are
+      not all states, or a mapping from labels to weights (0 for a missing label);
+    - `{"log_likelihood": ...}`: natural logs of weights, as a list or a mapping (-inf for a missing label).
 
-        `{"probability": ...}` takes a model, as `map_query` has, and is refused here. So is a list that could be
-        either states or weights. For a real variable a value is a number, or (low, high) for an interval.
-    hidden
-        Names that `variables=None` leaves out (see `Model.hidden`).
-    constraints
-        Constraints on query variables and observed ones.
-
-    Returns
-    -------
-    Query
-
-    Raises
-    ------
-    QueryError
-        For an unknown name or state, a query variable with hard evidence, an empty query, or weights
-        that are negative, not finite, or all zero; for a constraint on a variable that is neither queried nor
-        observed.
-    NoAnswer
-        For a constraint that no assignment satisfies.
-    ImpossibleEvidence
-        For a state that `do` excludes.
+    `{"probability": ...}` takes a model, as `map_query` has, and is refused here. So is a list that could be
+    either states or weights. Raises QueryError for an unknown name or state, a query variable with hard evidence,
+    an empty query, weights that are negative, not finite, or all zero, and for a constraint on a variable that is
+    neither queried nor observed; NoAnswer for a constraint that no assignment satisfies; ImpossibleEvidence for a
+    state that `do` excludes.
     """
     log_weights = np.zeros(domain.total_states)
     values: dict[int, float] = {}

@@ -164,6 +164,10 @@ def _origin_read_back(variables: Any, evidence: Any) -> Origin:
     return Origin(None, lambda: (variables, evidence))
 
 
+# left out of the JSON form where None
+_LEFT_OUT = ("top", "top_mass", "note", "no_proof", "min_entropy_bits", "draws_needed", "located", "constraints")
+
+
 @dataclass(frozen=True)
 class MapResult:
     """The answer of a MAP query.
@@ -282,16 +286,7 @@ class MapResult:
         data["constraints"] = [constraint.to_dict() for constraint in self.constraints] or None
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
-        for name in (
-            "top",
-            "top_mass",
-            "note",
-            "no_proof",
-            "min_entropy_bits",
-            "draws_needed",
-            "located",
-            "constraints",
-        ):
+        for name in _LEFT_OUT:
             if data[name] is None:
                 del data[name]
         for name in ("is_density", "is_lower_side"):

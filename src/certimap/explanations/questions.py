@@ -337,39 +337,20 @@ def explain(
 ) -> Explanation:
     """Answer a MAP query and explain the answer.
 
-    Parameters
-    ----------
-    model, variables, evidence
-        As for `map_query`; the evidence is one assignment. Only hard evidence is removed or changed: sets,
-        likelihoods and intervals stay.
-    n_entries
-        For Bayesian networks: number of table entries whose exact range is computed, the ones that separate answer
-        and runner-up most; 0 for none.
-    rng, time_limit, workers
-        As for `map_query`; the time limit applies to each query separately.
-    answer
-        An existing answer to this query, to be explained (`result.explain()` passes its own). If another proves to
-        be more probable, that one is explained, and `superseded` holds this one's assignment.
-    constraints
-        As for `map_query`: all assignments that are compared satisfy them.
+    - `model`, `variables`, `evidence`: as for `map_query`; the evidence is one assignment. Only hard evidence is
+      removed or changed: sets, likelihoods and intervals stay.
+    - `n_entries`: for Bayesian networks: number of table entries whose exact range is computed, the ones that
+      separate answer and runner-up most; 0 for none.
+    - `rng`, `time_limit`, `workers`: as for `map_query`; the time limit applies to each query separately.
+    - `answer`: an existing answer to this query, to be explained (`result.explain()` passes its own). If another
+      proves to be more probable, that one is explained, and `superseded` holds this one's assignment.
+    - `constraints`: as for `map_query`: all assignments that are compared satisfy them.
 
-    Returns
-    -------
-    Explanation
-        The lead over the runner-up, the observations that change the answer when taken away or changed, and how
-        far table entries may move.
+    The explanation has the lead over the runner-up, the observations that change the answer when taken away or
+    changed, and how far table entries may move. Cost: one query per observation and per state of one, and two or
+    more per table entry and side. Raises what `map_query` does, and QueryError for a posterior, whose evidence is
+    fixed.
 
-    Raises
-    ------
-    QueryError, ImpossibleEvidence, TooLarge
-        As `map_query` does; also for a posterior, whose evidence is fixed.
-
-    Notes
-    -----
-    Cost: one query per observation and per state of one, and two or more per table entry and side.
-
-    Examples
-    --------
     >>> import certimap as cm
     >>> model = cm.BayesianNetwork.from_cpts(
     ...     {"rain": ["no", "yes"], "wet": ["no", "yes"]},
