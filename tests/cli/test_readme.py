@@ -1,7 +1,10 @@
 """Every example of the README and of the guides runs as written."""
 
+# pyright: basic
+
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 import shutil
@@ -25,9 +28,14 @@ PAGES = [page for page in WRITTEN if page.name not in ELSEWHERE]
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+STARTS = [page for page in PAGES if page.name.startswith("start-with-")]  # run in order, with their outputs
+
+
 def pages_with(language: str):
     """Yield each page that has blocks of a language, with these blocks in order."""
     for page in PAGES:
+        if page in STARTS:
+            continue
         found = [m[2] for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if m[1] == language]
         if found:
             yield pytest.param(found, id=page.name)
@@ -57,6 +65,31 @@ def test_shell(blocks, capsys):
     for command in commands:
         if command[0] != "bench":
             assert main(command) == 0, capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_home")
+@pytest.mark.parametrize("page", STARTS, ids=lambda page: page.name)
+def test_pages_to_start_with_print_what_they_show(page, capfd):
+    names: dict[str, object] = {"__name__": "__main__"}
+    text = page.read_text(encoding="utf-8")
+    blocks = BLOCK.findall(text)
+    shown = BLOCK.split(text)[3::3]  # what follows each block
+    assert blocks
+    for (language, code), after in zip(blocks, shown, strict=True):
+        capfd.readouterr()
+        if language == "python":
+            exec(compile(code, page.name, "exec"), names)
+        else:
+            for line in code.splitlines():
+                command, *arguments = shlex.split(line)
+                assert command == "certimap"
+                assert main(arguments) == 0, capfd.readouterr().err
+        out, err = capfd.readouterr()
+        expected = re.match(r"(?:\n|    .*\n)*", after)
+        assert expected is not None
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        printed = err + out
+        assert doctest.OutputChecker().check_output(expected[0], printed, flags), f"{code}prints\n{printed}"
 
 
 def test_links_between_pages_lead_somewhere():

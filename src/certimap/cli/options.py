@@ -306,7 +306,7 @@ class EvidenceOptions:
             (variables, more), (_, found) = one.read(), row.read()
             known = {name for name, v in found.items() if v is not None and isinstance(v, PLAIN)}
             if fill:
-                return [n for n in variables or found if n not in known], merged((given, more, found))
+                return [n for n in variables or found if found.get(n) is None], merged((given, more, found))
             own = {n: value for n, value in found.items() if n not in known.intersection(variables or ())}
             return variables, merged((given, more, own))
 

@@ -490,7 +490,8 @@ class AnswerTable:
         for k, row in enumerate(rows):
             own = {name: column[places[row.label]] for name, column in beside.items() if row.label in places}
             cells = dict(zip(names, [*self.table.rows[k], *[""] * len(names)], strict=False))
-            cells |= {name: value for name, value in own.items() if value is not None}
+            empty = {name for name in own if cells.get(name, "").lower() in self.table.missing}
+            cells |= {name: value for name, value in own.items() if value is not None and name in empty}
             shown = [(name, cells.get(name)) for name in (*names, *more)]
             shown += zip(
                 facts, _facts(found[row.label]) if row.label in found else [None] * len(FACTS), strict=True

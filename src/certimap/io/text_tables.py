@@ -98,7 +98,7 @@ class TextTable:
 
         A label that equals the cell wins over a mark of a missing value. A date is a number of days since
         1970-01-01 where the variable is real. Another label belongs to the state `OTHER`, if the variable has one;
-        else it is missing if `lenient`, and QueryError is raised if not.
+        else it is any state (a missing number) if `lenient`, and QueryError is raised if not.
         """
         variable, plain = domain[self.names[k]], self.conventions[k].plain(cell)
         texts = [cell, plain]
@@ -109,9 +109,9 @@ class TextTable:
                 return variable.parse(text)
         if cell.lower() in self.missing:
             return None
-        if not isinstance(variable, Real) and OTHER in variable:
-            return OTHER
-        return None if lenient else variable.parse(cell)
+        if isinstance(variable, Real):
+            return None if lenient else variable.parse(cell)
+        return OTHER if OTHER in variable else frozenset(variable.states) if lenient else variable.parse(cell)
 
     def __str__(self) -> str:
         shown = ", ".join(repr(name) for name in self.names[:6]) + (", ..." if len(self.names) > 6 else "")
