@@ -37,13 +37,29 @@ def test_a_row_per_step(model, capsys):
 
 def test_more_steps_than_rows_and_an_intervention(model, capsys):
     made, folder = model
-    (folder / "seen.csv").write_text("step,umbrella\n1,yes\n0,no\n")
-    found = asked(
-        capsys, str(folder / "m.npz"), "--by-step", str(folder / "seen.csv"), "--steps", "3", "--do", "sky[2]=wet"
-    )
-    network = cm.unroll(made, 3).do({"sky[2]": "wet"})
-    expected = cm.map_query(network, None, {"umbrella[1]": "yes", "umbrella[0]": "no"}, epsilon=0)
-    assert found["assignment"] == expected.assignment
+    (folder / "seen.csv").write_text("step,umbrella\n3,yes\n0,no\n")
+    seen = {"umbrella[3]": "yes", "umbrella[0]": "no"}
+    for more, steps in ([], 4), (["--steps", "6"], 6):
+        options = ["--by-step", str(folder / "seen.csv"), *more, "--do", "sky[2]=wet"]
+        found = asked(capsys, str(folder / "m.npz"), *options)
+        network = cm.unroll(made, steps).do({"sky[2]": "wet"})
+        assert found["assignment"] == cm.map_query(network, None, seen, epsilon=0).assignment
+
+
+def test_answers_with_a_row_per_step(model, capsys):
+    _, folder = model
+    (folder / "seen.csv").write_text("umbrella,sky\nyes,\n,\nno,\n")
+    answer = folder / "answer.csv"
+    found = asked(capsys, str(folder / "m.npz"), "--by-step", str(folder / "seen.csv"), "--steps", "3")
+    options = ["--steps", "3", "--by-step", str(folder / "seen.csv"), "--output", str(answer)]
+    assert main(["solve", str(folder / "m.npz"), *options]) == 0
+    lines = [line.split(",") for line in answer.read_text().splitlines()]
+    assert lines[0] == ["step", "sky", "umbrella"]
+    read = {
+        f"{name}[{row[0]}]": x for row in lines[1:] for name, x in zip(lines[0][1:], row[1:], strict=True) if x
+    }
+    assert read == found["assignment"]
+    assert "certificate" in capsys.readouterr().out
 
 
 def test_answers_replay(model, capsys):
@@ -57,7 +73,12 @@ def test_answers_replay(model, capsys):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("rain\nyes\n", "rain[0]"), ("umbrella\nnever\n", "never"), ("step,umbrella\n0,no\n0,no\n", "two values")],
+    [
+        ("rain\nyes\n", "rain[0]"),
+        ("umbrella\nyes\n\nno\n", "a column 'step'"),
+        ("umbrella\nnever\n", "never"),
+        ("step,umbrella\n0,no\n0,no\n", "two values"),
+    ],
 )
 def test_tables_that_do_not_fit(model, capsys, text, message):
     _, folder = model

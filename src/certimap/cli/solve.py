@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +34,7 @@ from certimap.core.executors import workers_of
 from certimap.core.model import Model
 from certimap.core.progress import Progress
 from certimap.core.result import FailedQuery, MapResult, ResultList
+from certimap.core.steps import STEP, rows_by_step
 from certimap.core.summary import aligned, facts_of, log_text, warnings_of
 from certimap.errors import CertimapError, QueryError, SolverError
 from certimap.io.cells import Convention
@@ -237,7 +238,9 @@ def solve(
         answers = map_rows(session, asked, ask.rng, on_error, pool, None if answer.table is None else False)
         if answer.proof is not None:
             answers = _proved(answers, answer.proof)
-        if answer.table is not None:
+        if answer.table is not None and case.n_steps is not None and len(rows) == 1:
+            code = write_steps(answer.table, answers)
+        elif answer.table is not None:
             table = case.read_rows() if query_file is None else None
             table = table or TextTable("", ["row"], [[str(row.label)] for row in rows], [], ",")
             lines = AnswerTable(table, answer.fill or not case.query)
@@ -466,6 +469,21 @@ def write_answers(
     failed = [str(row.label) for row, a in zip(asked, found, strict=False) if isinstance(a, FailedQuery)]
     _print_summary("row", f" in {path}", len(asked), len(found), failed)
     return CUT_SHORT if stopped and len(found) < len(asked) else SOME_FAILED if failed else 0
+
+
+def write_steps(path: Path, answers: Iterable[MapResult | FailedQuery]) -> int:
+    """Write the answer of a sequence with a row per step, and print what is proved about it; return 0."""
+    for answer in answers:
+        assert isinstance(answer, MapResult)  # a single query that fails raises its error
+        rows, rest = rows_by_step(answer.assignment)
+        names = list(dict.fromkeys(name for row in rows.values() for name in row))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([STEP, *names])
+        writer.writerows([step, *(row.get(name, "") for name in names)] for step, row in rows.items())
+        write_text(path, text.getvalue())
+        print_result(replace(answer, assignment=rest))
+    return 0
 
 
 @dataclass(frozen=True)

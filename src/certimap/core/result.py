@@ -17,7 +17,7 @@ from certimap.core.arguments import Record, is_dict, is_sequence
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.named import needed
 from certimap.core.query import Evidence
-from certimap.core.steps import STEP, step_of
+from certimap.core.steps import STEP, rows_by_step
 from certimap.core.summary import aligned, html_of, log_text, text_of
 from certimap.errors import ModelError, QueryError
 
@@ -319,11 +319,7 @@ class MapResult:
         Variables without a step are left out. Raises MissingDependency when pandas is not installed.
         """
         pd = needed("pandas", "a data frame needs pandas; pip install 'certimap[pandas]'")
-        rows: dict[int, Record] = {}
-        for (name, step), label in ((step_of(name), label) for name, label in self.assignment.items()):
-            if step is not None:
-                rows.setdefault(step, {})[name] = label
-        return pd.DataFrame.from_dict(dict(sorted(rows.items())), "index", object).rename_axis(STEP)
+        return pd.DataFrame.from_dict(rows_by_step(self.assignment)[0], "index", object).rename_axis(STEP)
 
     def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
         """Return the answer as a result file of the UAI inference competitions.

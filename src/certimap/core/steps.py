@@ -49,3 +49,13 @@ def by_step(frame: Any) -> Record:
                 raise QueryError(f"{key!r} has two values, {found[key]!r} and {value!r}; expected a row per step")
             found[key] = plain_scalar(value)
     return found
+
+
+def rows_by_step(assignment: Record) -> tuple[dict[int, Record], Record]:
+    """Return what an assignment says of each step, in their order, and of variables without a step."""
+    rows: dict[int, Record] = {}
+    rest: Record = {}
+    for key, label in assignment.items():
+        name, step = step_of(key)
+        (rest if step is None else rows.setdefault(step, {}))[name] = label
+    return dict(sorted(rows.items())), rest

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from certimap.core.arguments import is_dict, is_list, is_mapping
 from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
-from certimap.core.steps import by_step
+from certimap.core.steps import STEP, by_step
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json, parsing
 from certimap.io.formats import Format, format_of, table_of
@@ -99,8 +99,11 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
 
 
 def read_steps(path: AnyPath, options: TextOptions = NO_OPTIONS) -> tuple[int, Callable[[Domain], Evidence]]:
-    """Read a .csv with a row per step: return how many rows it has, and a function that returns their evidence."""
+    """Read a .csv with a row per step: return the number of steps, and a function that returns their evidence."""
     table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+    if len(table.names) == 1 and table.lines and table.lines[-1] > len(table.lines) + 1:
+        text = "has a blank line, which may be a step without an observation"
+        raise ParseError(f"{text}; expected a column 'step' with the steps' numbers", path)
 
     def read(domain: Domain) -> Evidence:
         with parsing(path):
@@ -109,7 +112,10 @@ def read_steps(path: AnyPath, options: TextOptions = NO_OPTIONS) -> tuple[int, C
             wide = replace(table, names=list(cells), rows=[list(cells.values())])
             return {name: wide.value(domain, k, cell) for k, (name, cell) in enumerate(cells.items())}
 
-    return len(table.rows), read
+    numbered = [
+        cells[STEP] for cells in (dict(zip(table.names, row, strict=False)) for row in table.rows) if STEP in cells
+    ]
+    return 1 + max(map(int, filter(str.isdecimal, numbered)), default=len(table.rows) - 1), read
 
 
 def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
