@@ -32,17 +32,11 @@ class TrainingStep(NamedTuple):
 class BatchLearner(DensityEstimator):
     """Base class of learners in batches of rows.
 
-    Parameters
-    ----------
-    max_steps
-        Maximum number of passes over the data, for each setting tried.
-    batch_rows
-        Rows per batch. None takes a hundredth of the rows, at least 100 (and one per latent state of a hidden
-        tree). The last fifth of the passes, or more, uses all rows.
-    patience
-        Passes without a better validation likelihood after which batches end, and later learning ends.
-    workers
-        Threads; None takes one per processor. The model does not depend on their number.
+    - `max_steps`: maximum number of passes over the data, for each setting tried.
+    - `batch_rows`: rows per batch. None takes a hundredth of the rows, at least 100 (and one per latent state of
+      a hidden tree). The last fifth of the passes, or more, uses all rows.
+    - `patience`: passes without a better validation likelihood after which batches end, and later learning ends.
+    - `workers`: threads; None takes one per processor. The model does not depend on their number.
     """
 
     max_steps: int = 100

@@ -66,17 +66,12 @@ class StandInWarning(UserWarning):
 class Dataset:
     """A dataset with its three splits.
 
-    Attributes
-    ----------
-    name
-        Its name in the collection.
-    domain
-        The variables "0", "1", ...; in the twenty each has the states 0 and 1.
-    train, valid, test
-        int16, shape (n_rows, n_variables): state positions, equal to the labels. Read-only.
-    sources
-        For each split, the split whose file was read: `{"train": "test", ...}` where test rows replace
-        absent training rows.
+    - `name`: its name in the collection.
+    - `domain`: the variables "0", "1", ...; in the twenty each has the states 0 and 1.
+    - `train`, `valid`, `test`: int16, shape (n_rows, n_variables): state positions, equal to the labels.
+      Read-only.
+    - `sources`: for each split, the split whose file was read: `{"train": "test", ...}` where test rows replace
+      absent training rows.
     """
 
     name: str
@@ -111,12 +106,8 @@ def names() -> dict[str, Sizes]:
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Read a dataset from `NAME.{train,valid,test}.data`, or from gzipped files with `.gz` appended.
 
-    Parameters
-    ----------
-    name
-        One of `names()`, or the NAME of any files in the folder that follow this pattern.
-    data_dir
-        The folder; by default the environment variable CERTIMAP_DATA.
+    - `name`: one of `names()`, or the NAME of any files in the folder that follow this pattern.
+    - `data_dir`: the folder; by default the environment variable CERTIMAP_DATA.
 
     Returns
     -------

@@ -211,18 +211,11 @@ class MixtureSettings(LearnerSettings, total=False):
 class MixtureEstimator(DensityEstimator):
     """Base class of learners of mixtures, which try several settings on validation rows.
 
-    Parameters
-    ----------
-    n_components
-        The number of components, or several to choose from.
-    smoothing
-        See the learner; one number, or several to choose from.
-    n_starts
-        Starts (k-means clusters) of each setting; the best on its own rows is kept.
-    max_steps
-        Maximum number of steps per start.
-    tolerance
-        A start ends when a step gains less than this, in nats per row.
+    - `n_components`: the number of components, or several to choose from.
+    - `smoothing`: see the learner; one number, or several to choose from.
+    - `n_starts`: starts (k-means clusters) of each setting; the best on its own rows is kept.
+    - `max_steps`: maximum number of steps per start.
+    - `tolerance`: a start ends when a step gains less than this, in nats per row.
     """
 
     n_components: int | Sequence[int] = 1

@@ -51,26 +51,15 @@ class FullMixture(MixtureEstimator):
     (Ghahramani and Jordan 1994); cells are assumed to be missing at random. Columns are standardised while
     learning; the model is in the units of the data.
 
-    Parameters
-    ----------
-    n_components, n_starts, max_steps, tolerance
-        As in `certimap.learn.estimator.MixtureEstimator`.
-    smoothing
-        Pseudo-rows added to every covariance matrix, or several numbers to choose from. Their columns are
-        uncorrelated, with the table's variances / n_components^(2 / columns) (Fraley and Raftery 2007). None
-        tries .001, .03, 1 and 10, or with missing cells .1, 1 and 10.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`; all variables must be real.
+    - `n_components`, `n_starts`, `max_steps`, `tolerance`: as in `certimap.learn.estimator.MixtureEstimator`.
+    - `smoothing`: pseudo-rows added to every covariance matrix, or several numbers to choose from. Their columns
+      are uncorrelated, with the table's variances / n_components^(2 / columns) (Fraley and Raftery 2007). None
+      tries .001, .03, 1 and 10, or with missing cells .1, 1 and 10.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`; all variables must be real.
 
-    Attributes
-    ----------
-    model_
-        The `certimap.GaussianMixture`.
-    choice_, choices_
-        The `FullChoice` taken, and all that were tried.
+    `model_`: the `certimap.GaussianMixture`. `choice_`, `choices_`: the `FullChoice` taken, and all that were
+    tried.
 
-    Notes
-    -----
     Validation rows choose the settings: `valid`, or a fifth of the rows (of 20 or more). The mixture is then
     learned from all rows. Cost of a step: rows times components times squared columns, and one matrix inverse per
     component and pattern of missing cells.

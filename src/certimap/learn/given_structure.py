@@ -30,26 +30,20 @@ class GivenStructure(DensityEstimator):
     maximisation, Dempster et al. 1977). Raises DataError for rows that are impossible under the tables to start
     from, and TooLarge beyond memory.
 
-    Parameters
-    ----------
-    structure
-        A mapping from children to their parents, edges (parent, child), a `BayesianNetwork` (whose tables are the
-        first start where cells are missing), or a graph of pgmpy, pyagrum or networkx. Other columns are left out.
-    hidden, weights
-        The number or the labels of the states of variables without a column, by name; one number per row.
-    prior, strength
-        "bdeu": `strength` pseudo-rows, spread over each table; "dirichlet": `strength` per entry; "ml": none, for
-        maximum likelihood. Configurations of the parents that no row has get the uniform distribution.
-    n_starts, max_steps, tolerance
-        Random starts with hidden variables, of which the best is kept; steps of each; the gain in nats per row
-        below which a start ends.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`.
+    - `structure`: a mapping from children to their parents, edges (parent, child), a `BayesianNetwork` (whose
+      tables are the first start where cells are missing), or a graph of pgmpy, pyagrum or networkx. Other columns
+      are left out.
+    - `hidden`, `weights`: the number or the labels of the states of variables without a column, by name; one
+      number per row.
+    - `prior`, `strength`: "bdeu": `strength` pseudo-rows, spread over each table; "dirichlet": `strength` per
+      entry; "ml": none, for maximum likelihood. Configurations of the parents that no row has get the uniform
+      distribution.
+    - `n_starts`, `max_steps`, `tolerance`: random starts with hidden variables, of which the best is kept; steps
+      of each; the gain in nats per row below which a start ends.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`.
 
-    Attributes
-    ----------
-    model_, history_
-        The network, and ln of the likelihood of all rows times the prior before each step, which never falls.
+    `model_`, `history_`: the network, and ln of the likelihood of all rows times the prior before each step,
+    which never falls.
     """
 
     structure: Any = None

@@ -36,23 +36,14 @@ class HiddenChowLiuModel(Model):
     It is a network with latent variables (`to_network`) and a circuit (`to_circuit`) at once. Queries name
     observed variables only; latent variables are always summed out.
 
-    Attributes
-    ----------
-    domain
-        The observed variables, all categorical.
-    n_hidden
-        The number of states K of every latent variable.
-    order
-        int64, shape (n,): the variables from the root, parents first.
-    parent
-        int64, shape (n,): z_{parent[i]} is the parent of z_i; -1 for the root.
-    root_prior
-        float64, shape (K,): P(z_root).
-    transition
-        float64, shape (n, K, K): `transition[i][a, b]` = P(z_i = b | z_parent = a); every row of the root
-        equals `root_prior`.
-    emission
-        One float64 array per variable, shape (K, n_states): P(x_i | z_i).
+    - `domain`: the observed variables, all categorical.
+    - `n_hidden`: the number of states K of every latent variable.
+    - `order`: int64, shape (n,): the variables from the root, parents first.
+    - `parent`: int64, shape (n,): z_{parent[i]} is the parent of z_i; -1 for the root.
+    - `root_prior`: float64, shape (K,): P(z_root).
+    - `transition`: float64, shape (n, K, K): `transition[i][a, b]` = P(z_i = b | z_parent = a); every row of the
+      root equals `root_prior`.
+    - `emission`: one float64 array per variable, shape (K, n_states): P(x_i | z_i).
     """
 
     def __init__(

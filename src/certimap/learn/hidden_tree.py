@@ -57,36 +57,20 @@ class HiddenChowLiuTree(BatchLearner):
     improves them, first on batches of rows, then on all rows. More than 64 states are learned in stages: a
     quarter of the states first; then each state, with its pseudo-counts, is split in four, improved on all rows.
 
-    Parameters
-    ----------
-    n_states
-        States per latent variable; an upper limit where `smoothing` is None.
-    max_steps, batch_rows, patience, workers
-        As in `certimap.learn.batched_em.BatchLearner`.
-    smoothing
-        Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
-        margin, transitions towards the latent variable's margin. None takes 0.3 with at least 100 rows per
-        state of the first stage. With fewer rows, it tries .3, 1 and 3, then repeatedly a quarter of the states
-        while that helps; validation rows decide. They also decide whether to accept a stage with fewer rows
-        per state.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`). In the end
-        they get another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
+    - `n_states`: states per latent variable; an upper limit where `smoothing` is None.
+    - `max_steps`, `batch_rows`, `patience`, `workers`: as in `certimap.learn.batched_em.BatchLearner`.
+    - `smoothing`: pseudo-counts of every distribution, spread over its states: emissions towards the variable's
+      margin, transitions towards the latent variable's margin. None takes 0.3 with at least 100 rows per state of
+      the first stage. With fewer rows, it tries .3, 1 and 3, then repeatedly a quarter of the states while that
+      helps; validation rows decide. They also decide whether to accept a stage with fewer rows per state.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`. Real columns are learned as
+      histograms (see `certimap.learn.leaves`). In the end they get another family if held-out rows are denser
+      under it; counts get Poisson or geometric leaves.
 
-    Attributes
-    ----------
-    model_
-        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views. A `Circuit` if a column
-        is real.
-    history_
-        One `TrainingStep` per pass.
-    choice_
-        The `HiddenChoice` (states and smoothing) of the model.
-    leaves_
-        The family of leaves of each real column, by name.
+    `model_`: the `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views. A `Circuit` if a
+    column is real. `history_`: one `TrainingStep` per pass. `choice_`: the `HiddenChoice` (states and smoothing)
+    of the model. `leaves_`: the family of leaves of each real column, by name.
 
-    Notes
-    -----
     The pass with the best validation likelihood gives the model. Without `valid`, validation holds out a random
     tenth of the rows, or none of fewer than 20. One pass costs about 6 K^2 operations for each edge of the tree
     and each distinct pattern of the states below it: a fiftieth to a half of 6 n K^2 per row.

@@ -48,29 +48,18 @@ class ProductMixture(MixtureEstimator):
 
     Every step sums missing cells out; they are assumed to be missing at random.
 
-    Parameters
-    ----------
-    n_components, n_starts, max_steps, tolerance
-        As in `certimap.learn.estimator.MixtureEstimator`.
-    smoothing
-        Pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose from.
-    leaves
-        Families of real columns by name, one or several to choose from: "gaussian", "laplace", "student_t",
-        "truncated_gaussian", "exponential", "gamma" and "lognormal" (from 0), "beta" (from 0 to 1), "histogram",
-        "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By default all that can hold the
-        column's values; those of whole numbers for integers alone.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`.
+    - `n_components`, `n_starts`, `max_steps`, `tolerance`: as in `certimap.learn.estimator.MixtureEstimator`.
+    - `smoothing`: pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose
+      from.
+    - `leaves`: families of real columns by name, one or several to choose from: "gaussian", "laplace",
+      "student_t", "truncated_gaussian", "exponential", "gamma" and "lognormal" (from 0), "beta" (from 0 to 1),
+      "histogram", "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By default all that can
+      hold the column's values; those of whole numbers for integers alone.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`.
 
-    Attributes
-    ----------
-    model_
-        The `Circuit`: one sum over products of leaves.
-    choice_, choices_
-        The `MixtureChoice` taken, and all that were tried.
+    `model_`: the `Circuit`: one sum over products of leaves. `choice_`, `choices_`: the `MixtureChoice` taken,
+    and all that were tried.
 
-    Notes
-    -----
     Validation rows choose the settings: `valid`, or a fifth of the rows (of 20 or more). The mixture is then
     learned from all rows. Families are chosen last, column by column, by the density of a cell given the other
     cells of its validation row, and kept if they raise the likelihood of the validation rows. Cost of a step: rows

@@ -220,31 +220,18 @@ class RegionGraphCircuit(BatchLearner):
     products of all its splits; product k of a split multiplies node k of both parts. Parameters start from
     clusters of the rows. Expectation-maximisation improves them, first on batches of rows, then on all rows.
 
-    Parameters
-    ----------
-    n_nodes
-        Nodes per region.
-    shape
-        Height and width of the picture. By default a square.
-    step
-        None takes quad graphs; a number cuts rectangles at all its multiples, both ways.
-    max_steps, batch_rows, patience, workers
-        As in `certimap.learn.batched_em.BatchLearner`.
-    smoothing
-        Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
-        evenly.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`).
+    - `n_nodes`: nodes per region.
+    - `shape`: height and width of the picture. By default a square.
+    - `step`: None takes quad graphs; a number cuts rectangles at all its multiples, both ways.
+    - `max_steps`, `batch_rows`, `patience`, `workers`: as in `certimap.learn.batched_em.BatchLearner`.
+    - `smoothing`: pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin,
+      weights evenly.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`. Real columns are learned as
+      histograms (see `certimap.learn.leaves`).
 
-    Attributes
-    ----------
-    model_
-        The `Circuit`.
-    history_
-        One `TrainingStep` per pass: mean natural-log likelihoods before it (train) and after it (validation).
+    `model_`: the `Circuit`. `history_`: one `TrainingStep` per pass: mean natural-log likelihoods before it
+    (train) and after it (validation).
 
-    Notes
-    -----
     The pass with the best validation likelihood gives the circuit. Validation rows are `valid`, or a random
     held-out tenth of the rows (of 20 or more). Missing cells are summed out. One pass costs about 6
     multiplications per row and edge.

@@ -66,44 +66,24 @@ class LearnSPN(DensityEstimator):
     significance level decides the quality, and no level suits all data: by default validation rows choose it,
     together with the smoothing.
 
-    Parameters
-    ----------
-    threshold
-        Significance level of the G-tests in (0, 1), or several to choose from; smaller ones find more
-        independence.
-    smoothing
-        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from; for real columns,
-        pseudo-rows distributed like the whole column.
-    leaves
-        Families of real columns, as in `ProductMixture`. Validation rows choose among several.
-    min_rows
-        Regions with fewer rows become products of leaves; or several numbers to choose from.
-    n_clusters
-        Maximum number of clusters per split of rows, or several numbers to choose from.
-    clusters
-        "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
-    kinds
-        Overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
-    domain
-        The variables and their states; by default they are read off the table.
-    random_state
-        Seed or generator. With "kmeans" and "em", equal seeds give equal models whatever the threads.
-    time_limit
-        Seconds; regions not yet learned then become products of leaves.
-    progress
-        Whether to show progress; None means on a terminal.
+    - `threshold`: significance level of the G-tests in (0, 1), or several to choose from; smaller ones find more
+      independence.
+    - `smoothing`: pseudo-counts added to every state of a leaf (Laplace), or several to choose from; for real
+      columns, pseudo-rows distributed like the whole column.
+    - `leaves`: families of real columns, as in `ProductMixture`. Validation rows choose among several.
+    - `min_rows`: regions with fewer rows become products of leaves; or several numbers to choose from.
+    - `n_clusters`: maximum number of clusters per split of rows, or several numbers to choose from.
+    - `clusters`: "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
+    - `kinds`: overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
+    - `domain`: the variables and their states; by default they are read off the table.
+    - `random_state`: seed or generator. With "kmeans" and "em", equal seeds give equal models whatever the
+      threads.
+    - `time_limit`: seconds; regions not yet learned then become products of leaves.
+    - `progress`: whether to show progress; None means on a terminal.
 
-    Attributes
-    ----------
-    model_
-        The `Circuit`.
-    choice_, choices_
-        The settings chosen, with the validation log-likelihood, and all that were tried.
-    leaves_
-        The family of each real column.
+    `model_`: the `Circuit`. `choice_`, `choices_`: the settings chosen, with the validation log-likelihood, and
+    all that were tried. `leaves_`: the family of each real column.
 
-    Notes
-    -----
     Cost of one threshold: rows times variables squared at the root, less in every level below. Rows are
     held out only if there is a choice to make; the network is then learned again from all rows with the
     chosen settings.

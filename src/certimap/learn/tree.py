@@ -134,20 +134,13 @@ class Tree:
 class ChowLiuTree(DensityEstimator):
     """Learn a Chow-Liu tree: the maximum spanning tree of the pairwise mutual information.
 
-    Parameters
-    ----------
-    smoothing
-        Pseudo-counts of every pair's table, spread evenly over it.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`). Nothing is
-        random, and learning is one matrix product and a spanning tree.
+    - `smoothing`: pseudo-counts of every pair's table, spread evenly over it.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`. Real columns are learned as
+      histograms (see `certimap.learn.leaves`). Nothing is random, and learning is one matrix product and a
+      spanning tree.
 
-    Attributes
-    ----------
-    model_
-        The tree as a `BayesianNetwork`, or as a `Circuit` if a column is real.
-    tree_
-        The tree itself, with its views `to_network()` and `to_circuit()`.
+    `model_`: the tree as a `BayesianNetwork`, or as a `Circuit` if a column is real. `tree_`: the tree itself,
+    with its views `to_network()` and `to_circuit()`.
     """
 
     smoothing: float = 1.0
@@ -297,30 +290,16 @@ PATIENCE = 3
 class ChowLiuMixture(DensityEstimator):
     """Learn a mixture of Chow-Liu trees, each with a structure of its own.
 
-    Parameters
-    ----------
-    n_components
-        The number of trees; trees that lose all their rows are dropped.
-    max_steps
-        Maximum number of steps of expectation-maximisation.
-    tolerance
-        Learning stops when a step gains less than this, in nats per row.
-    smoothing
-        Pseudo-counts of every pair's table in every tree, spread evenly over it.
-    kinds, domain, random_state, time_limit, progress
-        As in `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.leaves`).
+    - `n_components`: the number of trees; trees that lose all their rows are dropped.
+    - `max_steps`: maximum number of steps of expectation-maximisation.
+    - `tolerance`: learning stops when a step gains less than this, in nats per row.
+    - `smoothing`: pseudo-counts of every pair's table in every tree, spread evenly over it.
+    - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`. Real columns are learned as
+      histograms (see `certimap.learn.leaves`).
 
-    Attributes
-    ----------
-    model_
-        The mixture as a `Circuit`: one sum over trees.
-    weights_, trees_
-        The share and the `Tree` of every component.
-    history_
-        Mean natural-log likelihood of the training rows before each step.
+    `model_`: the mixture as a `Circuit`: one sum over trees. `weights_`, `trees_`: the share and the `Tree` of
+    every component. `history_`: mean natural-log likelihood of the training rows before each step.
 
-    Notes
-    -----
     Validation rows choose the best mixture: `valid`, or a held-out tenth of the rows (of 20 or more).
     Likelihoods sum missing cells out; the table of each pair of columns uses the rows that know both. A step
     costs one matrix product per component: rows times squared states.
