@@ -100,10 +100,9 @@ def leaf_of(kind: int, params: list[float]) -> Leaf:
 
 
 def circuit_values(circuit: Circuit, points: Floats) -> Floats:
-    """Return ln of a circuit's value at points.
+    """Return ln of a circuit's value at points, shape (n, n_variables): positions of states, numbers, or NaN.
 
-    `circuit`: any circuit. `points`: positions of states and numbers, shape (n, n_variables); NaN sums a variable
-    out.
+    NaN sums a variable out.
     """
     rows: list[list[float]] = points.tolist()
     return np.array(log_values(nodes_of(circuit), [dict(enumerate(row)) for row in rows]))

@@ -322,8 +322,7 @@ def _fits_soon(row: Row[Any], case: Case[Any]) -> bool:
 def plan(
     model: Model, query: Query, *, wants: Sequence[Capability | str] | None = None, limits: Limits | None = None
 ) -> Choice:
-    """Choose a representation without building it; `model`, `query`, `wants`, `limits` and errors as in
-    `condition`.
+    """Choose a representation without building it; `model`, `query`, `wants`, `limits`, errors as in `condition`.
 
     The sizes of a structured circuit's tree require conditioning, which this then does.
     """

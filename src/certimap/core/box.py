@@ -93,10 +93,7 @@ class Boxes:
         return [math.prod(row) for row in self.counts().tolist()]
 
     def holds(self, points: Points) -> Flags:
-        """Return whether each point lies in the first box, shape (batch,); discrete domains only.
-
-        `points` are state positions, shape (batch, n).
-        """
+        """Return whether each of `points` (batch, n) lies in the first box, (batch,); discrete domains only."""
         columns = self.domain.offsets[:-1] + points.astype(np.int64)
         return np.all(self.mask[0][columns], axis=1)
 

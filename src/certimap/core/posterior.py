@@ -69,10 +69,9 @@ class Facts:
         log_ceiling: float = math.inf,
         is_density: bool | None = None,
     ) -> Facts:
-        """Return the facts of a posterior over the query variables of a `domain`.
+        """Return facts as in the class for a `domain`; `is_density` is None for True if a variable is real.
 
-        `log_evidence`, `is_normalised`, `work`, `log_slack`, `has_independent_draws`, `log_ceiling` and
-        `is_density` are as in the class; `is_density` is None for True if a variable is real.
+        `log_evidence`, `is_normalised`, `work`, `log_slack`, `has_independent_draws`, `log_ceiling`: as there.
         """
         is_density = not domain.is_discrete if is_density is None else is_density
         known = log_evidence, is_normalised, is_normalised and not is_density, max(float(work), 1.0)
@@ -392,13 +391,9 @@ class FunctionPosterior:
     ) -> None:
         self.domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         self._sample, self._log_prob = sample, log_prob
-        self._facts = Facts.of(
+        self.facts = Facts.of(
             self.domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
         )
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Return `n` independent points, shape (n, n_variables): state positions, or values of real variables.

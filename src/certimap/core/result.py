@@ -87,11 +87,9 @@ _MESSAGES = {
 class Certificate:
     """What is proved: p(answer | e) >= (1 - epsilon) p*, with probability at least 1 - delta.
 
-    `epsilon` and `delta` are the pair achieved. When `kind` is none, `epsilon` is the requested one and `delta`
-    the failure probability that the run supports for it (1 when it supports nothing).
-
     - `kind`: exact, epsilon (for certain), pac (with probability 1 - delta), or none.
-    - `epsilon`, `delta`: the pair achieved.
+    - `epsilon`, `delta`: the pair achieved. When `kind` is none, the requested epsilon, and the failure
+      probability that the run supports for it (1 when it supports nothing).
     - `requested_epsilon`, `requested_delta`: the pair requested.
     - `rule`: the rule that earned it; None if `kind` is none.
     - `assumptions`: sentences: assumptions of the proof beside the model; often empty.

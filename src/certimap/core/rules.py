@@ -216,9 +216,9 @@ class Rules:
         return out
 
     def have_room(self, constraint: AllDifferent, mask: Flags) -> bool:
-        """Whether its variables can all have different labels, by a matching of variables with labels.
+        """Whether its variables can all have different labels among the states of a mask, shape (total_states,).
 
-        `mask` is bool, shape (total_states,): the states to choose from.
+        Decided by a matching of variables with labels.
         """
         sparse, graphs = import_module("scipy.sparse"), import_module("scipy.sparse.csgraph")
         labels_of = {v.name: v.states for v in self.observed}
@@ -265,10 +265,7 @@ class Rules:
         return [np.array([self.domain.index(v.name) for v in a.variables], np.int64) for a in self.automata]
 
     def satisfied(self, points: Points) -> Flags:
-        """Return whether each point satisfies all constraints, shape (batch,).
-
-        `points` hold state positions of the query variables, shape (batch, n).
-        """
+        """Return whether points, state positions of shape (batch, n), satisfy all constraints, shape (batch,)."""
         out = np.ones(len(points), np.bool_)
         tables, starts = self._tables
         for start, variables in zip(starts, self._variables, strict=True):

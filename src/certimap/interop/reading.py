@@ -253,10 +253,9 @@ def _incomplete(x: Any, verb: str, error: Exception, end: str = "") -> ModelErro
 
 
 def as_model(x: Any) -> Model:
-    """Return a model for queries: x itself, or its conversion by `from_object`.
+    """Return a model of certimap, that of a fitted estimator of `certimap.learn`, or a converted foreign one.
 
-    `x`: a model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library. Raises
-    QueryError for anything else.
+    Raises QueryError where `x` is none of them; conversion as by `from_object`.
     """
     x = learned(x)
     if isinstance(x, Model):

@@ -96,10 +96,9 @@ def suffixes(table: Mapping[str, Format] = FORMATS, between: str = " ") -> str:
 def format_of(
     path: AnyPath, format: str | None = None, table: Mapping[str, Format] = FORMATS, what: str = "model"
 ) -> Format:
-    """Return the format for a name, or else for the suffix of a path before any .gz.
+    """Return the `format` of a name, or else of the suffix of a `path` before any .gz, in a `table` of formats.
 
-    `path`, `format`: the file, and the name of its format if the suffix does not tell. `table`: the formats to
-    choose from. `what`: their contents, for the error message. Raises ParseError for an unknown name or suffix.
+    `what`: their contents, for the error message. Raises ParseError for an unknown name or suffix.
     """
     if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ModelError(f"a {type(path).__name__} was given; expected the path of a {what} file")

@@ -86,10 +86,7 @@ def _has_case_lines(text: str) -> bool:
 
 
 def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path: AnyPath) -> None:
-    """Write evidence by number: one case on one line, several after a line with their number.
-
-    `cases`, `path`: state numbers by variable number, one case or several; and the file.
-    """
+    """Write `cases` (state numbers by variable number) to a `path`: one on a line, several after their number."""
     if isinstance(cases, Mapping):
         text = _evidence_line(cases)
     else:
@@ -121,10 +118,9 @@ def write_query(variables: Sequence[int], path: AnyPath) -> None:
 
 
 def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int], Evidence]]:
-    """Return the queries of a `.map` file: pairs of lines, query variables and then `variable state` pairs.
+    """Return the queries of a `.map` file at `path` in an `encoding`: variable numbers, and states by number.
 
-    `path`, `encoding`: the file: numbers without counts; an empty second line is no evidence. Each query is
-    its variable numbers, and state numbers by variable number.
+    Each is a pair of lines without counts: query variables, then `variable state` pairs, none in an empty line.
     """
     text = read_text(path, encoding)
     pairs_of_lines = zip(text.split("\n"), without_comments(path, text).split("\n"), strict=True)

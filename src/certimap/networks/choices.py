@@ -79,9 +79,8 @@ def order_of_choices(
 ) -> DelayedOrder:
     """Return a greedy order of a joined problem, in which a choice goes before all that it may depend on.
 
-    Hidden variables go first while their cliques have at most 2^`limit` joint states.
-
-    `row`: of random numbers that cliques are misjudged by; 0 misjudges none.
+    Hidden variables go first while their cliques have at most 2^`limit` joint states. `row`: of random numbers
+    that cliques are misjudged by; 0 misjudges none.
     """
     graph = EliminationGraph(problem, {}, control or Control())
     seen = {v: choice.seen for choice in choices for v in choice.members if v in problem.query}

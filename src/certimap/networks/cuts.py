@@ -340,9 +340,8 @@ def _summed(rows: Ints, at: Ints, n: int) -> Ints:
 def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, int], float] | None:
     """Return a best assignment and its bound (nats) if a minimum cut finds it, because no cycle is frustrated.
 
-    The bound includes the rounding of the problem's tables (`Problem.log_slack`).
-
-    `problem`: of floats, without nuisance variables. `control`: looked at between flows.
+    The bound includes the rounding of the problem's tables (`Problem.log_slack`). `problem`: of floats, without
+    nuisance variables. `control`: looked at between flows.
     """
     balanced = _balanced(problem)
     if balanced is None:

@@ -60,10 +60,7 @@ class Factor:
 
     @classmethod
     def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
-        """Build a factor from natural logs `log_table`, -inf for 0, which may exceed the range of `table`.
-
-        `scope` as in the constructor, which raises the same errors; `in_logs` is true.
-        """
+        """Build a factor from natural logs `log_table`, -inf for 0; `scope` and errors as in the constructor."""
         factor = cls.__new__(cls)
         factor.scope = _checked_scope(scope)
         values = np.array(log_table, np.float64)

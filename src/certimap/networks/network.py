@@ -109,10 +109,7 @@ class Network(Model):
         return conversions().compile_query(self, None, max_edges=Limits(max_edges).edges_allowed)
 
     def compile_query(self, query: Query, *, max_edges: int | None = None) -> Circuit:
-        """Compile the network for a `query`, to a circuit of p(q, e) over its variables in the user's order.
-
-        `max_edges` and errors as in `compile`.
-        """
+        """Compile to a circuit of p(q, e) over a `query`'s variables; `max_edges` and errors as in `compile`."""
         return conversions().compile_query(self, query, max_edges=Limits(max_edges).edges_allowed)
 
 

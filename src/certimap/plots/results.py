@@ -41,10 +41,9 @@ _ROLES = {"evidence": (UPPER, "observed"), "answer": (LOWER, "answer"), "hidden"
 
 
 def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes side by side, without a window.
+    """Return a figure with `n_columns` axes side by side, without a window; `width` and `height` in inches.
 
-    `n_columns`, `width`, `height`: the number of axes, and the size of the figure in inches. Raises
-    MissingDependency if matplotlib is not installed.
+    Raises MissingDependency if matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -77,10 +76,9 @@ def labelled(ax: Axes, x: str, y: str, *, has_legend: bool = True) -> Axes:
 
 
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
-    """Draw the bounds on ln p* over a run, and the mass left open.
+    """Draw a `result`'s bounds on ln p* over the run, and the mass left open, on `ax` (None makes a figure).
 
-    `result`, `ax`, `against`: a result with a history, where to draw (None makes a figure), and the unit as in
-    `bound_series`. Raises QueryError as `bound_series` does.
+    Unit (`against`) and errors as in `bound_series`.
     """
     series = bound_series(result, against)
     ax = axes_of(ax)
@@ -119,10 +117,9 @@ def plot_pareto(
     results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the admissible pairs (epsilon, delta) of one or several runs.
+    """Draw the admissible pairs (epsilon, delta) of one or several runs on `ax` (None makes a figure).
 
-    `results`, `ax`: a result, or results or fronts by name for the legend; and where to draw (None makes a
-    figure).
+    `results`: a result, or results or fronts by name for the legend.
     """
     ax = axes_of(ax)
     series = pareto_series(results)
@@ -138,8 +135,7 @@ def plot_pareto(
 def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "seconds") -> Axes:
     """Draw, one line per run, the times of finding and of certifying the answer; open ends are not certified.
 
-    `results`, `ax`, `against`: results by name, where to draw (None makes a figure), and the unit as in `moments`.
-    Raises QueryError without results, and as `moments` does.
+    `results` by name; on `ax` (None makes a figure); unit (`against`) and errors as in `moments`.
     """
     if not results:
         raise QueryError("there are no results to draw")
@@ -161,8 +157,7 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
     """Draw simple regret, log2(p* / best found) in bits, along runs with answers proved exact.
 
-    `results`, `ax`, `against`: results by name, where to draw (None makes a figure), and the unit as in
-    `regret_series`. Raises QueryError as `regret_series` does.
+    `results` by name; on `ax` (None makes a figure); unit (`against`) and errors as in `regret_series`.
     """
     ax = axes_of(ax)
     for name, result in results.items():
@@ -175,8 +170,7 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
 def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:
     """Draw the k best assignments by ln p, each with up to `n_shown` of its differences from the best.
 
-    `result`, `ax`, `n_shown`: a result of `map_query(..., top_k=)`, where to draw (None makes a figure), and
-    differences per assignment. Raises QueryError if the result does not list the k best.
+    `result`: of `map_query(..., top_k=)`, else QueryError is raised. On `ax` (None makes a figure).
     """
     ranks = ranking(result)
     ax = axes_of(ax, width=8.0, height=1.2 + 0.4 * len(ranks))
@@ -200,10 +194,9 @@ def plot_network(
     evidence: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a network, with the evidence and the answer of a query coloured and labelled.
+    """Draw a `network` of up to about 60 variables, with evidence and answer coloured and labelled.
 
-    Suitable for networks of up to about 60 variables; see `network_graph` for the layout. `network`, `result`,
-    `evidence`, `ax`: as in `network_graph`, and where to draw (None makes a figure).
+    Layout, `result` and `evidence` as in `network_graph`; on `ax` (None makes a figure).
     """
     graph = network_graph(network, result, evidence)
     widest = max(abs(x) for x, _ in graph.places.values()) * 2.0 + 1.0
@@ -227,10 +220,7 @@ def plot_network(
 
 
 def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
-    """Draw the number of nodes of a circuit at each height, with a summary of its composition.
-
-    `circuit`, `ax`: any circuit, and where to draw (None makes a figure).
-    """
+    """Draw how many nodes a `circuit` has at each height, and its composition, on `ax` (None makes a figure)."""
     summary = circuit_summary(circuit)
     ax = axes_of(ax)
     ax.bar(range(len(summary.layers)), summary.layers, color=MASS)
@@ -244,9 +234,9 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
 
 
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
-    """Draw a region tree with a disc per region, whose area and number give the size of its largest set.
+    """Draw the tree of a `region_series` on `ax` (None makes a figure).
 
-    `series`, `ax`: a result of `region_series`, and where to draw (None makes a figure).
+    Area and number of a region's disc give the size of its largest set; `series` is the result.
     """
     widest = max(x for x, _ in series.places) + 1.0
     deepest = 1.0 - min(y for _, y in series.places)
@@ -273,12 +263,10 @@ def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
 def plot_density(
     grid: DensityGrid, result: MapResult | None = None, ax: Axes | None = None, *, cells: OpenCells | None = None
 ) -> Axes:
-    """Draw a density and its certified mode.
+    """Draw a density (a `grid` of `density_grid`) and its certified mode on `ax` (None makes a figure).
 
-    One variable gives a line, with the proved bound above it; two give contours. Boxes of a search are drawn at
-    their bounds over one variable, and as outlines over two. `grid`, `result`, `ax`, `cells`: a result of
-    `density_grid`; an answer about its variables, if any; where to draw (None makes a figure); and a result of
-    `open_cells`, if any.
+    One variable gives a line, with the proved bound above it; two give contours. Boxes of a search (`cells` of
+    `open_cells`) are drawn at their bounds over one variable, and as outlines over two. `result`: the answer.
     """
     ax = axes_of(ax)
     density = np.exp(grid.log_density)

@@ -68,10 +68,9 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
 def pareto_series(
     results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the admissible pairs (epsilon, delta) of runs.
+    """Return the epsilons and the deltas of the admissible pairs of runs, by name.
 
-    `results`: a result, or results or fronts by name. It has epsilons and deltas by name; a single result has the
-    name "".
+    `results`: results or fronts by name, or a single result, which gets the name "".
     """
     named = {"": results} if isinstance(results, MapResult) else results
     fronts = {name: found.pareto if isinstance(found, MapResult) else found for name, found in named.items()}
@@ -91,11 +90,10 @@ class Moments:
 
 
 def moments(result: MapResult, against: str = "seconds") -> Moments:
-    """Return the times of finding and of certifying the answer.
+    """Return the times of finding and of certifying the answer; `result`, `against` as in `bound_series`.
 
     A certificate from draws holds from the end of the run; one from bounds, as soon as the upper bound is within
-    the certificate's epsilon of the answer. `result`, `against`: as in `bound_series`. In the unit of
-    `against`. Raises QueryError as `bound_series` does.
+    the certificate's epsilon of the answer. Raises QueryError as `bound_series` does.
     """
     series = bound_series(result, against)
     found = next(x for x, low in zip(series.x, series.lower, strict=True) if low >= series.lower[-1])
@@ -119,10 +117,9 @@ class RegretSeries:
 
 
 def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
-    """Return simple regret log2(p* / best found) along a run whose answer is proved exact.
+    """Return simple regret log2(p* / best found) along a run, from the first answer on.
 
-    `result`, `against`: as in `bound_series`. It begins with the first answer. Raises QueryError if p* is not
-    proved, and as `bound_series` does.
+    `result`, `against`: as in `bound_series`. Raises QueryError if p* is not proved, and as `bound_series` does.
     """
     if result.certificate.kind is not CertificateKind.EXACT:
         raise QueryError(
@@ -142,10 +139,9 @@ class Ranked:
 
 
 def ranking(result: MapResult) -> list[Ranked]:
-    """Return the k best assignments, best first, each with its differences from the best.
+    """Return the k best assignments of a `result`, best first, each with ln p and its differences from the best.
 
-    `result`: an answer. Each has ln p in nats, and the differences. Raises QueryError if the result has no list
-    (`map_query(..., top_k=)` makes one).
+    Raises QueryError if the result has no list (`map_query(..., top_k=)` makes one).
     """
     if not result.top:
         raise QueryError("the result does not list the k best assignments; ask for them with top_k")
@@ -175,11 +171,10 @@ class NetworkPicture:
 def network_graph(
     network: Network, result: MapResult | None = None, evidence: Mapping[str, Any] | None = None
 ) -> NetworkPicture:
-    """Lay out a network in layers, with the evidence and the answer of a query marked.
+    """Lay out a `network` in layers; mark the `evidence` (labels by name) and the answer of a `result`.
 
     A variable's layer is the length of its longest path from a root (in a Markov network: its distance from the
-    first variable). Inside a layer, variables are ordered by their neighbours above. `network`, `result`,
-    `evidence`: a network, the answer to mark if any, and labels by name.
+    first variable). Inside a layer, variables are ordered by their neighbours above.
     """
     names = network.domain.names
     directed = isinstance(network, BayesianNetwork)
@@ -230,10 +225,7 @@ class CircuitSummary:
 
 
 def circuit_summary(circuit: Circuit) -> CircuitSummary:
-    """Count a circuit's nodes by kind and by height; cost: linear in its edges.
-
-    `circuit`: any circuit.
-    """
+    """Count the nodes of a `circuit` by kind and by height; cost: linear in its edges."""
     words = {
         int(NodeKind.SUM): "sum",
         int(NodeKind.PRODUCT): "product",
@@ -271,10 +263,9 @@ class RegionSeries:
 def region_series(
     posterior: Regions, *, epsilon: float = 0.0, time_limit: float | None = 10.0, seed: int = 0
 ) -> RegionSeries:
-    """Run set elimination on a posterior's region tree and record the sizes of its sets.
+    """Run set elimination on the region tree of a `posterior` and record the sizes of its sets.
 
-    `posterior`, `epsilon`, `time_limit`, `seed`: a posterior with a region tree, such as `condition` returns for a
-    network; the search's tolerance; seconds, after which sizes are not seen; and the seed of its draws.
+    `epsilon`, `seed`: of the search. `time_limit`: seconds, after which sizes are not seen.
     """
     solver = SetElimination()
     control = Control.starting_now(time_limit)
@@ -330,10 +321,9 @@ class DensityGrid:
 
 
 def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_points: int = 201) -> DensityGrid:
-    """Evaluate a density on a grid.
+    """Evaluate a `posterior` of one or two real variables on a grid of `n_points` per axis.
 
-    `posterior`, `intervals`, `n_points`: a posterior of one or two real variables (`certimap.condition`), (low,
-    high) for each, and values per axis. Raises QueryError for other posteriors, and intervals that do not fit.
+    `intervals`: (low, high) of each. Raises QueryError for other posteriors, and intervals that do not fit.
     """
     domain = posterior.domain
     if len(domain) not in (1, 2) or not all(isinstance(variable, Real) for variable in domain):
@@ -360,10 +350,9 @@ class OpenCells:
 
 
 def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
-    """Search a density with a node limit, and return the boxes still open.
+    """Search a `posterior` until `max_nodes` boxes are probed, and return those still open, if any.
 
-    `posterior`, `epsilon`, `max_nodes`, `rng`: a posterior with bounds for a search (`certimap.condition`), its
-    target, boxes to probe, and a seed. Empty if the search ends before.
+    `epsilon`, `rng`: the target, and a seed.
     """
     control = Control.starting_now(None, max_nodes=max_nodes)
     ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)

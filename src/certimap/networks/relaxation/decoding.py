@@ -45,8 +45,7 @@ def decode_possible(
     """Return a possible assignment of all variables, guided by the relaxation, or None if none is found soon.
 
     Variables are fixed one by one, each at the state of the largest bound, and zeros are propagated in between.
-    Cost:
-    `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
+    Cost: `PROBES` probes, and per variable about one pass over the tables whose variables lose states.
     """
     ptr, each = tree.arrays.state_ptr, np.empty(0)
     places = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
