@@ -140,19 +140,12 @@ def read_text_table(
 ) -> TextTable:
     """Read a table.
 
-    Parameters
-    ----------
-    path, encoding
-        The file; see `certimap.io.files.read_text`.
-    header
-        Whether its first row holds the names of the columns.
-    separator
-        One character, or comma, semicolon, tab, bar or space; None takes whichever of the first four gives most
-        rows as many cells as the first row.
-    decimal
-        The sign before decimals, for numbers such as 1,234 that tell no sign; see `certimap.io.cells`.
-    missing
-        More marks of missing values; case does not matter.
+    `path`, `encoding`: the file; see `certimap.io.files.read_text`.
+    `header`: whether its first row holds the names of the columns.
+    `separator`: one character, or comma, semicolon, tab, bar or space; None takes whichever of the first four
+    gives most rows as many cells as the first row.
+    `decimal`: the sign before decimals, for numbers such as 1,234 that tell no sign; see `certimap.io.cells`.
+    `missing`: more marks of missing values; case does not matter.
 
     ParseError for a file without rows, a column without a name or with another's, and a file that two separators
     fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.
