@@ -121,7 +121,7 @@ def test_columns_that_are_asked_are_answered_beside_their_own(learned, tmp_path,
 
 def test_fill_answers_the_empty_cells_alone(learned, tmp_path, capsys):
     rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
-    rows.write_text("plan;y;x\na;0,51;3\n;10,55;4\nb;;\n?;10,51;39\nzz;0,5;1\n")
+    rows.write_text("plan;y;x\na;0,51;3\n;10,55;4\nb;-;\n?;10,51;39\nzz;0,5;1\n")
     command = ["solve", str(learned), "--rows", str(rows), "-o", str(out), "--rng", "0", "--fill", "-q", "plan,y"]
     assert main(command) == 3
     assert "4 of 4" not in capsys.readouterr().err

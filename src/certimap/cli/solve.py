@@ -508,7 +508,8 @@ class AnswerTable:
         for k, row in enumerate(rows):
             own = {name: column[places[row.label]] for name, column in beside.items() if row.label in places}
             cells = dict(zip(names, [*self.table.rows[k], *[""] * len(names)], strict=False))
-            empty = {name for name in own if cells.get(name, "").lower() in self.table.missing}
+            empty = {n for n in own if n not in names or hows[n].plain(cells[n]) is None}
+            empty |= {name for name in names if cells[name].lower() in self.table.missing}
             cells |= {name: value for name, value in own.items() if value is not None and name in empty}
             shown = [(name, cells.get(name)) for name in (*names, *more)]
             shown += zip(

@@ -11,6 +11,7 @@ from datetime import date
 
 MISSING = frozenset({"", "?", "na", "nan", "n/a", "#n/a", "<na>", "null"})
 EPOCH = date(1970, 1, 1).toordinal()
+_HAS_WORD = re.compile(r"\w")
 CODE = re.compile(r"[+-]?0\d+", re.ASCII)  # such as 007, which is no number
 _SIGNS = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'", "\u2212": "-"})
 _TIME = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?Z?)?"
@@ -42,8 +43,13 @@ class Convention:
     spelling: Mapping[str, str] | None = None  # of words for yes and no, by their lower case
     note: str = ""  # what a reader should know
 
-    def plain(self, cell: str) -> str:
-        """Return a cell as a number with a decimal point, an ISO date, or a word in one spelling, if it fits."""
+    def plain(self, cell: str) -> str | None:
+        """Return a cell as a number with a decimal point, an ISO date, or a word in one spelling, if it fits.
+
+        None for a cell of signs alone, such as a dash, among numbers or dates.
+        """
+        if self.kind in ("number", "date") and not _HAS_WORD.search(cell):
+            return None
         if self.kind == "number":
             text = cell.translate(_SIGNS)
             if not _PATTERNS[self.decimal, self.group].fullmatch(text):
@@ -80,7 +86,7 @@ def conventions(columns: Sequence[Iterable[str]], decimal: str | None, separator
     Where numbers fit two readings ("1,234"), `decimal` decides; without it, the other columns do, and then the
     separator: between semicolons, commas are decimal.
     """
-    counted = [Counter(column) for column in columns]
+    counted = [Counter(cell for cell in column if _HAS_WORD.search(cell)) for column in columns]
     fits = [_fits(list(cells)) for cells in counted]
     sure = {found[0][0] for found in fits if len({point for point, _ in found}) == 1}
     point = decimal or ("," if "." not in sure and ("," in sure or separator == ";") else ".")

@@ -101,6 +101,8 @@ class TextTable:
         else it is any state (a missing number) if `lenient`, and QueryError is raised if not.
         """
         variable, plain = domain[self.names[k]], self.conventions[k].plain(cell)
+        if plain is None:
+            return None
         texts = [cell, plain]
         if isinstance(variable, Real):
             texts = [plain if (day := day_of(plain)) is None else str(day)]

@@ -74,7 +74,7 @@ class LearnSPN(DensityEstimator):
     - `min_rows`: regions with fewer rows become products of leaves; or several numbers to choose from.
     - `n_clusters`: maximum number of clusters per split of rows, or several numbers to choose from.
     - `clusters`: "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
-    - `kinds`: overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
+    - `kinds`: overrules which columns are "categorical", "real", "count" or "day"; see `certimap.learn.table`.
     - `domain`: the variables and their states; by default they are read off the table.
     - `random_state`: seed or generator. With "kmeans" and "em", equal seeds give equal models whatever the
       threads.

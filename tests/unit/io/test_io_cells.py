@@ -27,6 +27,8 @@ from certimap.io.text_tables import read_text_table
         (["2024-02-30"], ["2024-02-30"]),
         (["Ja", "ja", "ja", "Nein"], ["ja", "ja", "ja", "Nein"]),
         (["aa", "Aa"], ["aa", "Aa"]),
+        (["1,5", "-", "--", "2"], ["1.5", None, None, "2"]),
+        (["x", "-"], ["x", "-"]),
     ],
 )
 def test_a_column_is_read_by_one_convention(cells, plain):
