@@ -57,8 +57,7 @@ def lacks_of_class(kind):
         return []
     held = sections(kind.__doc__)
     known = named(held.get("Parameters", [])) | named(held.get("Attributes", []))
-    lists = re.findall(r"^ *(?:- )?((?:`\**\w+`(?:, )?)+):", kind.__doc__ or "", re.MULTILINE)
-    known |= {name for names in lists for name in re.findall(r"\w+", names)}
+    known |= set(re.findall(r"`\**(\w+)", kind.__doc__ or ""))
     return [name for name in parameters(kind) if name not in known]
 
 

@@ -77,10 +77,7 @@ class Proof:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str | None = None) -> Proof:
-        """Read a proof from `data`, the content of its file; errors name the file as `path`.
-
-        Raises ParseError as `read` does.
-        """
+        """Read a proof from `data`, the content of a file that errors name as `path`; raises like `read`."""
         try:
             return _parsed(data, path, CheckBudget.starting_now())
         except Rejected as reason:

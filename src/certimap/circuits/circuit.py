@@ -23,10 +23,7 @@ TOTAL_TOLERANCE = 1e-3  # as for rows of a table in a Bayesian network
 
 
 class NodeKind(IntEnum):
-    """The kind of a node in a circuit.
-
-    Real leaves other than Gaussians have negative codes from `certimap.circuits.leaves`.
-    """
+    """The kind of a node; real leaves other than Gaussians have negative codes (`certimap.circuits.leaves`)."""
 
     CATEGORICAL = 0
     GAUSSIAN = 1
@@ -111,10 +108,7 @@ class Circuit(Model):
         return alive
 
     def part(self, kept: Flags, variables: Ints | None = None) -> Circuit:
-        """Return the circuit of some nodes and all that they depend on, over some variables (None: all).
-
-        `kept` (n_nodes,) marks the nodes, `variables` are rising positions in the domain.
-        """
+        """Return the circuit of `kept` nodes (n_nodes,) and all below, over rising `variables` (None: all)."""
         domain = self.domain if variables is None else self.domain.subset(variables.tolist())
         place = np.full(len(self.domain) + 1, -1, np.int32)  # the last entry maps the -1 of inner nodes to itself
         place[slice(len(self.domain)) if variables is None else variables] = np.arange(len(domain))
@@ -187,10 +181,7 @@ class CircuitBuilder:
         return self.real("gaussian", variable, mean, sd)
 
     def real(self, kind: str, variable: int, *params: float) -> int:
-        """Add a leaf on the real variable at position `variable`, of a `kind` of `certimap.circuits.leaves`.
-
-        `kind` is a name such as "gaussian"; `params` are its parameters, in its order.
-        """
+        """Add a leaf of a `kind`, such as "gaussian", with its `params`, on the real variable at `variable`."""
         code, leaf = leaf_kind(kind)
         name = self.domain.names[variable]
         values = _numbers(f"a {kind} leaf of variable {name!r}", params)

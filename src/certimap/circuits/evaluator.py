@@ -325,10 +325,7 @@ class Evaluator:
         return np.empty(len(self.plan.domain) + 2, np.int32), np.empty(4, np.uint64)
 
     def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
-        """Draw n points from the union of disjoint boxes, each box in proportion to its mass.
-
-        Raises QueryError if the boxes have no mass.
-        """
+        """Draw n points from disjoint boxes, each in proportion to its mass; QueryError if they have none."""
         log_mass = self.log_values(MASS, None, boxes)
         largest = float(log_mass.max(initial=-np.inf))
         if largest == -np.inf:

@@ -31,10 +31,7 @@ class OwnNode(NamedTuple):
 
 
 def log_values(nodes: Iterable[OwnNode], points: Sequence[Point]) -> list[float]:
-    """Return ln of the last node's value at points; NaN where it has a variable that a point lacks.
-
-    `nodes`: children before parents. `points`: all variables by number.
-    """
+    """Return ln of the last node's value at points, which hold variables by number; NaN where one is lacking."""
     known: dict[Hashable, list[float]] = {}
     found = empty = [0.0] * len(points)
     for key, children, log_weights, variable, leaf in nodes:
@@ -100,10 +97,7 @@ def leaf_of(kind: int, params: list[float]) -> Leaf:
 
 
 def circuit_values(circuit: Circuit, points: Floats) -> Floats:
-    """Return ln of a circuit's value at points, shape (n, n_variables): positions of states, numbers, or NaN.
-
-    NaN sums a variable out.
-    """
+    """Return ln of a circuit's value at points: positions or numbers, shape (n, n_variables); NaN sums out."""
     rows: list[list[float]] = points.tolist()
     return np.array(log_values(nodes_of(circuit), [dict(enumerate(row)) for row in rows]))
 

@@ -123,10 +123,7 @@ class CircuitPosterior:
         return CircuitPosterior(plan, self.log_evidence, self.workers, made.origin)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.
-
-        Raises QueryError if the boxes have no mass.
-        """
+        """Draw n independent points, (n, n_vars), from p(q | e), or in disjoint boxes; QueryError if massless."""
         if boxes is None:
             return self.evaluator.sample(n, rng)
         return self.evaluator.sample_in(n, rng, self._boxes(boxes))

@@ -368,10 +368,7 @@ class TensorPosterior:
         return f"TensorPosterior({len(self.domain)} variables, {plan.n_edges} edges, {device})"
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, shape (n, n_vars), from p(q | e).
-
-        Raises SolverError if boxes are given: only the compiled kernels draw from boxes.
-        """
+        """Draw n points, shape (n, n_vars); SolverError for boxes, in which only compiled kernels draw."""
         if boxes is not None:
             raise SolverError("draws inside boxes were asked for on a device; leave device= out")
         return self.tensors.sample(n, rng)

@@ -40,10 +40,7 @@ def make_scratch(plan: Plan, width: int) -> kernels.DecodeScratch:
 
 
 def modes(plan: Plan, log_mass: Floats) -> Points:
-    """Return the modes of the variables' marginals, shape (1, n); the first of equal states.
-
-    `log_mass` (total_states,) is ln P of each state of the categorical variables.
-    """
+    """Return the modes of marginals (the first of equals), shape (1, n), given ln P of each state, `log_mass`."""
     domain = plan.domain
     point = np.zeros(len(domain), np.float64)
     for i in np.flatnonzero(domain.n_states).tolist():

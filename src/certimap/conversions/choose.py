@@ -210,10 +210,7 @@ ANYTIME: tuple[Wants, ...] = (("certimap.networks.posterior:NetworkPosterior",),
 
 @dataclass(frozen=True)
 class Option:
-    """A considered row of the table.
-
-    `row`, `estimate`: a way from the model to a posterior, and its sizes.
-    """
+    """A considered way from the model to a posterior: `row` of the table, and `estimate` of its size."""
 
     row: Row[Any]
     estimate: Estimate

@@ -50,10 +50,7 @@ class Boxes:
 
     @classmethod
     def of_points(cls, domain: Domain, points: Points) -> Boxes:
-        """Return one single-point box per row of `points`.
-
-        They are state positions in a `domain` (values of real variables), shape (batch, n).
-        """
+        """Return a box for each of `points`: state positions (values of real variables) of a `domain`."""
         batch = len(points)
         mask = np.zeros((batch, domain.total_states), np.bool_)
         discrete = np.flatnonzero(domain.n_states)

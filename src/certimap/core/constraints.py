@@ -169,36 +169,24 @@ class _Counted(Constraint):
 
 
 class AtMost(_Counted):
-    """At most `k` of the variables have a label.
-
-    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
-    """
+    """At most `k` (a whole number from 0) of the variables `names` have the label `state`, which each has."""
 
     _at_least = False
 
 
 class AtLeast(_Counted):
-    """At least `k` of the variables have a label.
-
-    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
-    """
+    """At least `k` (a whole number from 0) of the variables `names` have the label `state`, which each has."""
 
     _at_most = False
 
 
 class Exactly(_Counted):
-    """Exactly `k` of the variables have a label.
-
-    `k`, `names`, `state`: a whole number, at least 0; the variables; and the label, a state of each of them.
-    """
+    """Exactly `k` (a whole number from 0) of the variables `names` have the label `state`, which each has."""
 
 
 @dataclass(frozen=True)
 class Implies(Constraint):
-    """Where the variables of the premise have its states, those of the conclusion have its states.
-
-    `premise`, `conclusion`: mappings from names to labels.
-    """
+    """Where variables have the states of the `premise`, they have those of the `conclusion` (labels by name)."""
 
     premise: States
     conclusion: States
@@ -227,10 +215,7 @@ class Implies(Constraint):
 
 @dataclass(frozen=True, init=False)
 class Never(Constraint):
-    """The variables never have all of these states together.
-
-    `states`, `more`: a mapping from names to labels, and the same as keywords.
-    """
+    """Variables never have all of the `states` (labels by name; `more` as keywords) together."""
 
     states: States
 
@@ -252,10 +237,7 @@ class Never(Constraint):
 
 @dataclass(frozen=True)
 class AllDifferent(Constraint):
-    """No two of the variables have the same label.
-
-    `names`: the variables, at least two.
-    """
+    """No two of the variables `names`, at least two, have the same label."""
 
     names: Sequence[str]
 
@@ -338,10 +320,7 @@ class Linear(Constraint):
 
 @dataclass(frozen=True)
 class Allowed(Constraint):
-    """The variables have the states of one of the rows.
-
-    `names`, `rows`: the variables, and rows of labels, at least one; each has one label per variable.
-    """
+    """The variables `names` have the labels of one of the `rows`, at least one, of one label per variable."""
 
     names: Sequence[str]
     rows: Iterable[Sequence[Label]]

@@ -302,10 +302,7 @@ class Domain:
         return point
 
     def decode(self, point: Array) -> dict[str, Label]:
-        """Return the labels of one `point` by name, in the domain's order.
-
-        It holds state positions (values of real variables), shape (n,).
-        """
+        """Return the labels by name of one `point`: state positions (values of real variables), shape (n,)."""
         return {
             v.name: v.states[int(x)]
             if isinstance(v, Categorical)

@@ -216,10 +216,7 @@ class Rules:
         return out
 
     def have_room(self, constraint: AllDifferent, mask: Flags) -> bool:
-        """Whether its variables can all have different labels among the states of a mask, shape (total_states,).
-
-        Decided by a matching of variables with labels.
-        """
+        """Whether a matching gives its variables different labels among the states in a mask, (total_states,)."""
         sparse, graphs = import_module("scipy.sparse"), import_module("scipy.sparse.csgraph")
         labels_of = {v.name: v.states for v in self.observed}
         for name in constraint.order:

@@ -309,10 +309,7 @@ def is_binary(problem: Problem) -> bool:
 
 
 def binary_of(problem: Problem, values: Ints) -> tuple[Ints, Binary]:
-    """Return the variables of a binary pairwise problem, and its tables, added up per pair.
-
-    `values` are all entries of its tables, as integers.
-    """
+    """Return a binary pairwise problem's variables, and its tables (`values`: integers), added up per pair."""
     joined = problem.joined
     pointers, scopes = joined.scopes
     variables = np.array(sorted(problem.sizes), np.int64)

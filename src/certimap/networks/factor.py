@@ -125,10 +125,7 @@ class Factor:
         return f"Factor(scope={self.scope}, shape={self.shape})"
 
     def multiply(self, other: Factor) -> Factor:
-        """Return the product with `other`, over this scope followed by the other's extra variables.
-
-        Cost: the size of the product's table.
-        """
+        """Return the product with `other`, over this scope and then the other's rest; cost: its table's size."""
         scope = (*self.scope, *(v for v in other.scope if v not in self.scope))
         mine, theirs = (spread(f.log_table, f.scope, scope) for f in (self, other))
         return Factor.from_log(scope, mine + theirs)
@@ -152,10 +149,7 @@ class Factor:
         return Factor(scope, self.table[index])
 
     def log_value(self, points: NDArray[np.integer]) -> Floats:
-        """Return the natural logs (nats) of values at full assignments, shape (batch,).
-
-        `points`: state positions, one column for each variable of the *model*, shape (batch, n).
-        """
+        """Return natural logs at full assignments `points` of the *model*, (batch, n), shape (batch,)."""
         if not self.scope:
             return np.full(len(points), float(self.log_table))
         flat = np.zeros(len(points), np.int64)

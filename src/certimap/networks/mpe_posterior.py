@@ -123,10 +123,7 @@ class MpePosterior:
         return f"{type(self).__name__}({len(self.domain)} variables, {len(self.problem.tables)} tables)"
 
     def log_prob(self, points: Points) -> Floats:
-        """Return ln p(q, e) (of the unnormalised product, for a Markov network) of each row, shape (batch,).
-
-        Cost: batch times the number of tables.
-        """
+        """Return ln p(q, e) (of a Markov network: of the product) of each row; cost: batch times the tables."""
         positions, possible = self.states.to_problem(np.atleast_2d(points))
         total = np.full(len(positions), -np.inf)
         if possible.any():

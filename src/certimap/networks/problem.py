@@ -371,10 +371,7 @@ def by_degree(problem: Problem, variables: Iterable[int]) -> list[int]:
 
 
 def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Array:
-    """Return constant plus tables of a problem without nuisance variables at full assignments, shape (batch,).
-
-    `points`: states among the surviving ones, shape (batch, n); columns follow `variables`.
-    """
+    """Return constant plus tables of a problem without nuisance at rows of surviving states of `variables`."""
     if len(points) == 1:
         states = np.zeros(max(variables, default=-1) + 1, np.int64)
         states[np.array(variables, np.int64)] = points[0]

@@ -350,10 +350,7 @@ class OpenCells:
 
 
 def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
-    """Search a `posterior` until `max_nodes` boxes are probed, and return those still open, if any.
-
-    `epsilon`, `rng`: the target, and a seed.
-    """
+    """Search a `posterior` (target `epsilon`, seed `rng`) for `max_nodes` boxes; return those still open."""
     control = Control.starting_now(None, max_nodes=max_nodes)
     ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
     chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior)

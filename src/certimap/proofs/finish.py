@@ -42,6 +42,7 @@ from certimap.io.native import encoded_label, exported, fingerprint
 from certimap.networks.elimination import looks_too_wide
 from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver
+from certimap.solvers.record import unproved
 
 
 def answers_of(result: MapResult) -> list[dict[str, Label]]:
@@ -164,11 +165,6 @@ MOST_LISTED = 1e9  # assignments that the checker evaluates, times table entries
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
-def _none(reason: str) -> Proof:
-    """Return a draft that says why there is no proof."""
-    return Proof({"method": "none", "no_proof": reason}, {})
-
-
 def reduced_network(model: Model, query: Query) -> ReducedModel:
     """Return a network's tables under the evidence, and those of the constraints, in the checker's form."""
     return with_answers(model, query, [])[0]
@@ -210,7 +206,7 @@ def of_network(
     except (Rejected, ModelError) as reason:
         if not is_drawn:
             return wide(model, query, result, max_bytes, seconds)
-        return _none(f"{reason}; {WITH_PROOFS} can write a proof")
+        return unproved(f"{reason}; {WITH_PROOFS} can write a proof")
     if "no_proof" in draft.meta:
         return draft
     if is_drawn:
@@ -222,7 +218,7 @@ def of_network(
         claim = result.certificate.epsilon, result.certificate.tolerance
         arrays = recorded(ProofBuckets.of(checked, layout, budget), points, *claim, max_bytes)
     if arrays is None:
-        return _none(NOT_ELIMINATED.format(seconds, max_bytes))
+        return unproved(NOT_ELIMINATED.format(seconds, max_bytes))
     return Proof({**draft.meta, **own, "method": "vectors"}, arrays)
 
 
@@ -271,8 +267,8 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
             claim |= draft.meta.get("claim", {})
             return Proof({"method": "steps", "claim": claim, **stated}, order | found[0])
     except (Rejected, ModelError, TooLarge) as reason:
-        return _none(f"{reason}; {WITH_PROOFS} can write a proof")
-    return _none(NOT_CLOSED.format(seconds))
+        return unproved(f"{reason}; {WITH_PROOFS} can write a proof")
+    return unproved(NOT_CLOSED.format(seconds))
 
 
 NORMALS = (GaussianMixture, LinearGaussianNetwork)

@@ -144,10 +144,7 @@ def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_state
 
 
 def random_table(rng: np.random.Generator, domain: Domain | None = None) -> TablePosterior:
-    """Return a random table: skewed or flat, sometimes with zeros, sometimes with ties.
-
-    `rng` is the only source of randomness; without a `domain` the variables are random too.
-    """
+    """Return a random table by `rng`, some with zeros or ties; without a `domain`, of random variables."""
     domain = random_domain(rng) if domain is None else domain
     n = int(np.prod(domain.n_states))
     probs = rng.gamma(rng.choice([0.1, 1.0, 20.0]), size=n)
@@ -217,10 +214,7 @@ def random_network(
 
 
 def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
-    """Return `n` random boxes of categorical states of a `domain`, drawn by `rng`.
-
-    None is empty, and the first is the whole space.
-    """
+    """Return `n` random boxes of a `domain` by `rng`; none is empty, and the first is the whole space."""
     mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
     for row in mask:
         for i in range(len(domain)):

@@ -305,10 +305,7 @@ class AndOrSolver(WholeSpaceSolver):
 
 @dataclass(frozen=True)
 class Solved:
-    """A subproblem: the value reached, by which states, and an upper bound on it.
-
-    Without states it was given up, because its bound was not enough.
-    """
+    """A subproblem: the value reached, its states (none where its bound was too low), and an upper bound."""
 
     value: float
     upper: float
