@@ -33,6 +33,8 @@ def test_columns_and_held_out_rows_are_said(table, tmp_path, capsys):
     assert gain is not None
     assert float(gain[1]) > 0.3
     assert cm.read(model).domain.names == ("ok", "spend", "city")
+    assert main(["info", str(model)]) == 0
+    assert re.search(r"^age +left out .* 15 +not asked for$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_the_best_of_a_few_is_named(table, tmp_path, capsys):

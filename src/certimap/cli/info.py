@@ -60,6 +60,8 @@ def info(
     print_rows((name.replace("_", " "), _shown(value)) for name, value in facts.items())
     print()
     _print_variables(domain)
+    if source.source_columns:
+        print(f"\nlearned from a table:\n{source.source_columns}")
 
 
 def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:

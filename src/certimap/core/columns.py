@@ -23,7 +23,7 @@ class ColumnNotes(tuple[ColumnNote, ...]):
     def __str__(self) -> str:
         from certimap.core.summary import aligned  # a model holds notes, and a summary prints models
 
-        rows = [(c.name, c.kind, c.values, str(c.missing or ""), c.note) for c in self]
+        rows = [(c.name, c.kind, " ".join(c.values.split()), str(c.missing or ""), c.note) for c in self]
         return "\n".join(
             line.rstrip() for line in aligned([("column", "kind", "values", "missing", "note"), *rows])
         )

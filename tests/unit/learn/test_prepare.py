@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ def test_rare_labels_are_pooled_and_later_ones_join_them(table):
     model = cm.learn.chow_liu(ready)
     assert "(other)" in vars(model.domain["city"])["states"]
     assert "labels of fewer than 5 rows" in ready.notes["city"]
+    counts = Counter(line.split(";")[5] for line in table.read_text().splitlines()[1:])
+    least = min(n for n in counts.values() if n > 1)
+    edge = {city for city, n in counts.items() if n >= least}
+    assert set(cm.learn.prepare(table, pool=least)["city"]) - {"(other)"} == edge
     new = {"city": ["somewhere"], "ok": ["ja"]}
     known = {"city": ["(other)"], "ok": ["ja"]}
     assert cm.learn.score_samples(model, new) == cm.learn.score_samples(model, known)
@@ -139,6 +144,13 @@ def test_the_best_of_a_few_methods_is_kept():
         cm.learn.best_of(table, ("gaussian-mixture", "gaussian-mixture"))
     with pytest.raises(DataError, match="did you mean 'chow-liu'"):
         cm.learn.best_of(table, ("chow_liu",))
+
+
+def test_rows_that_judge_are_not_learned_from():
+    rng = np.random.default_rng(0)
+    table = {"a": rng.integers(0, 6, 60), "b": rng.integers(0, 6, 60)}
+    model, _, scores = cm.learn.best_of(table, ["chow-liu"], rng=0)
+    assert scores["chow-liu"] < cm.learn.score_samples(model, table).mean() - 0.2
 
 
 def test_held_out_rows_are_scored_beside_independence():
