@@ -8,8 +8,9 @@ from problem_twin import random_problem, value_array
 
 from certimap.core.control import TimeUp
 from certimap.errors import TooLarge
+from certimap.networks.relaxation import split_tree
 from certimap.networks.relaxation.decoding import decode, decode_possible
-from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split
+from certimap.networks.relaxation.split_tree import PassClock, SplitTree, exact_tree, limit, nuisance_first, split
 from certimap.networks.relaxation.tighten import TRIED, QuasiNewton, Tightener, least
 
 
@@ -217,3 +218,25 @@ def test_of_several_orders_the_one_that_bounds_least_is_taken():
         assert first.bound() == bounds[0]
     assert n_second > 1
     assert n_turned > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_orders_of_hopeless_cliques_are_not_followed(seed, monkeypatch):
+    problem = random_problem(np.random.default_rng(seed), nuisance=0.5)
+    monkeypatch.setattr(split_tree, "HOPELESS_CLIQUES", 1.0)
+    order = nuisance_first(problem)
+    assert sorted(order) == sorted(problem.sizes)
+    assert [v in problem.query for v in order] == sorted(v in problem.query for v in order)
+    n_hidden = len(problem.nuisance)
+    assert {*order[:n_hidden]} == problem.nuisance
+    _, values = value_array(problem)
+    assert exact_tree(problem, 2.0**20).bound() == pytest.approx(values.max(), abs=1e-9)
+
+
+def test_a_tree_that_is_too_large_is_left_out():
+    problem = random_problem(np.random.default_rng(3), max_variables=8, nuisance=0.5)
+    regions = split(problem, nuisance_first(problem), lambda scope: True)
+    sizes = [math.prod(problem.sizes[v] for v in region.scope) for region in regions]
+    assert exact_tree(problem, sum(sizes) + 0.5) is not None
+    assert exact_tree(problem, sum(sizes) - 0.5) is None
+    assert exact_tree(problem, max(sizes) - 0.5) is None

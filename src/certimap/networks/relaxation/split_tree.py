@@ -116,11 +116,18 @@ def limit(sizes: Mapping[int, int], max_entries: float = math.inf, i_bound: int 
 
 
 def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: Control | None = None) -> list[int]:
-    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries."""
-    scopes = [t.scope for t in problem.tables]
-    found = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
-    assert found is not None  # no order is too dear
-    return list(found.order)
+    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries.
+
+    Cliques of thousands of variables take minutes to follow, and tell no more than an order without them: the
+    nuisance variables of that one come first then.
+    """
+    scopes, sizes = [t.scope for t in problem.tables], problem.sizes
+    found = min_fill(scopes, sizes, problem.nuisance, log2_limit, most_entries=HOPELESS_CLIQUES, control=control)
+    if found is not None:
+        return list(found.order)
+    free = min_fill(scopes, sizes, control=control)
+    assert free is not None  # no order is too dear
+    return sorted(free.order, key=problem.query.__contains__)
 
 
 def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
@@ -449,6 +456,7 @@ class _Builder:
         return self.n_table_entries - table.size
 
 
+HOPELESS_CLIQUES = 2.0**1000  # joint states
 CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their cliques are no larger
 
 
@@ -497,8 +505,10 @@ def split_tree(problem: Problem, bits: float, max_bytes: float = math.inf) -> Sp
 
 
 def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:
-    entries = 0.0
-    for region in split(problem, order, lambda scope: True):
+    entries, regions = 0.0, split(problem, order, limit(problem.sizes, max_entries))
+    if len({region.own for region in regions}) < len(regions):
+        return None  # a region without copies would have more
+    for region in regions:
         entries += math.exp(min(700.0, sum(math.log(problem.sizes[v]) for v in region.scope)))
         if entries > max_entries:
             return None
