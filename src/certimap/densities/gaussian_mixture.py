@@ -191,6 +191,15 @@ class GaussianMixture(Model):
         made.log_errors, made.shifts = log_errors, shifts
         return made
 
+    def replaced(self, logs: Floats, means: Floats, covariances: Floats, by: Floats) -> GaussianMixture:
+        """Return a mixture of the same variables with other `logs` of weights, `means` and `covariances`.
+
+        The weights may add to anything, and the means, shape (K, n), are known up to `by`.
+        """
+        made = self._with(logs, means, covariances, self.domain.names)
+        made.shifts = self.shifts + made.whitened(by)
+        return made
+
     def whitened(self, sizes: Floats) -> Floats:
         """Return bounds on the lengths of vectors up to `sizes`, in standard deviations, shape (K,)."""
         return np.linalg.norm(np.einsum("kde,ke->kd", np.abs(self.factors), sizes), axis=1)

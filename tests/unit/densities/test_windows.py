@@ -10,7 +10,9 @@ from scipy.special import logsumexp
 import certimap as cm
 from certimap.core.box import SearchBoxes
 from certimap.core.query import make_query
-from certimap.densities.conditioned import WindowedNormals, WindowedProber, conditioned
+from certimap.densities.conditioned import conditioned
+from certimap.densities.slices import masses_between
+from certimap.densities.windows import WindowedNormals, WindowedProber
 from certimap.errors import ModelError, QueryError
 
 INF = np.inf
@@ -197,11 +199,67 @@ def test_two_windows_that_are_independent_given_the_query(query):
     assert result.log_joint_upper_bound >= best - 1e-9
 
 
-def test_windows_that_depend_on_each_other_are_refused_with_alternatives():
-    sentence = "'y' and 'z' are restricted to intervals, not queried, and depend on each other"
-    with pytest.raises(ModelError, match=sentence):
-        cm.map_query(factory(), ["c"], {"y": (0.0, 1.0), "z": (0.0, 1.0)}, rng=0)
-    assert cm.map_query(factory(), ["c", "y"], {"y": (0.0, 1.0), "z": (0.0, 1.0)}, rng=0).certified
+def test_intervals_that_depend_on_each_other_give_states_two_sides():
+    windows = {"y": (0.0, 1.0), "z": (0.0, 1.0)}
+    masses = [
+        integrate.quad(lambda x, c=c: np.exp(log_factory(c, x, (0.0, 1.0), (0.0, 1.0))), -8.0, 10.0)[0]
+        for c in range(3)
+    ]
+    posterior = cm.condition(factory(), ["c"], windows)
+    expected = np.log(np.array(masses) / np.sum(masses))
+    found = posterior.log_prob(np.arange(3)[:, None])
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert np.abs(found - expected).max() <= posterior.facts.log_slack < 1e-6
+    assert cm.map_query(factory(), ["c"], windows, rng=0).certified
+    assert cm.map_query(factory(), ["c", "y"], windows, rng=0).certified
+
+
+def log_box(covariance, low, high):
+    return np.log(
+        stats.multivariate_normal(np.zeros(len(low)), covariance, maxpts=10**6).cdf(high, lower_limit=low)
+    )
+
+
+@pytest.mark.parametrize(("n", "high"), [(2, (1.0, 2.0)), (2, (INF, 1.5)), (3, (1.0, 0.5, 0.2))])
+def test_masses_of_boxes_lie_between_their_sides(n, high):
+    root = np.random.default_rng(n).normal(size=(n, n))
+    covariance, low, high = root @ root.T + 0.3 * np.eye(n), np.full(n, -0.4), np.array(high)
+    logs, slack = masses_between(cm.GaussianMixture([1.0], np.zeros((1, n)), covariance[None]), low, high)
+    assert abs(logs[0] - log_box(covariance, low, np.minimum(high, 50.0))) <= slack + 1e-7
+    assert slack < (1e-6 if n == 2 else 1e-3)
+
+
+@pytest.mark.parametrize("interval", [(0.0, 2.0), (-0.5, INF)])
+@pytest.mark.parametrize("seed", range(2))
+def test_densities_with_dependent_intervals_lie_between_two_mixtures(seed, interval):
+    rng = np.random.default_rng(seed)
+    model, windows = random_mixture(rng, 2, 3), [interval, (-1.0, 0.5)]
+    posterior = cm.condition(model, ["v0"], {"v1": windows[0], "v2": windows[1]})
+    assert isinstance(posterior, WindowedNormals)
+    assert posterior.above is not None
+    points, low, high = rng.normal(0, 2, (12, 1)), *np.clip(np.array(windows).T, -50.0, 50.0)
+    truth = np.zeros(len(points))
+    for weight, mean, covariance in zip(np.exp(model.log_weights), model.means, model.covariances, strict=True):
+        line = covariance[1:, 0] / covariance[0, 0]
+        rest = covariance[1:, 1:] - np.outer(line, covariance[0, 1:])
+        for k, x in enumerate(points[:, 0]):
+            at = mean[1:] + line * (x - mean[0])
+            mass = np.exp(log_box(rest, low - at, high - at))
+            truth[k] += weight * stats.norm.pdf(x, mean[0], np.sqrt(covariance[0, 0])) * mass
+    below, above = posterior.log_prob(points), posterior.above.log_prob(points)
+    assert np.all(below <= np.log(truth) + 1e-6)
+    assert np.all(above >= np.log(truth) - 1e-6)
+    assert np.all(above - below < 0.03)
+    box = SearchBoxes(np.ones((12, 2), np.uint8), points - 0.01, points + 0.01)
+    assert np.all(posterior.prober().probe(box).log_bound >= np.log(truth))
+    result = cm.map_query(model, ["v0"], {"v1": windows[0], "v2": windows[1]}, rng=0)
+    assert result.certified
+
+
+def test_too_many_slices_are_refused():
+    model = cm.GaussianMixture([1.0], np.zeros((1, 3)), (np.eye(3) * 1e-7 + 1.0)[None])
+    with pytest.raises(ModelError, match="slices are too many or too wide; query one too"):
+        cm.map_query(model, ["0"], {"1": (-1.0, 1.0), "2": (-1.0, 1.0)}, rng=0)
 
 
 def test_intervals_that_are_too_far_out_are_refused():
