@@ -161,57 +161,41 @@ def from_object(
     x: Any, *, steps: int | None = None, names: Sequence[str] | None = None, observations: Any = None,
     lengths: Sequence[int] | None = None,
 ) -> Model | list[Model]:  # fmt: skip
-    """Turn a model of another library into one of certimap.
+    """Return a model of another library as one of certimap.
 
-    Parameters
-    ----------
-    x
-        One of
+    `x`: a model of certimap, which is returned unchanged, or one of
 
-        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
-          `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`;
-        - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`;
-        - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
-        - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
-          ones (the means of their posterior);
-        - sklearn-crfsuite and pytorch-crf: `CRF`;
-        - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
-        - cirkit: circuits compiled to torch, with real weights that are not negative;
-        - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
-        - scikit-learn: `GaussianMixture`, `BayesianGaussianMixture` (by its weights, means and covariances),
-          `CategoricalNB`, `BernoulliNB`, `GaussianNB`, `MultinomialNB` (its counts as Poisson, with the mean total
-          of the training rows) and `QuadraticDiscriminantAnalysis`;
-        - arfpy: adversarial random forests (`arf`) after their `forde()`;
+    - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
+      `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`;
+    - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`;
+    - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
+    - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
+      ones (the means of their posterior);
+    - sklearn-crfsuite and pytorch-crf: `CRF`;
+    - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
+    - cirkit: circuits compiled to torch, with real weights that are not negative;
+    - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
+    - scikit-learn: `GaussianMixture`, `BayesianGaussianMixture` (by its weights, means and covariances),
+      `CategoricalNB`, `BernoulliNB`, `GaussianNB`, `MultinomialNB` (its counts as Poisson, with the mean total
+      of the training rows) and `QuadraticDiscriminantAnalysis`;
+    - arfpy: adversarial random forests (`arf`) after their `forde()`.
 
-        or a model of certimap, which is returned unchanged.
-    steps
-        The number of steps of a dynamic network (see `unroll`), or of a hidden Markov model whose observations are
-        variables (not every kind allows it).
-    names
-        Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
-        scikit-learn without feature names); by default "0", "1", ...
-    observations
-        One sequence, read as a chain of its states (`linear_chain`): rows of features for hmmlearn, of NaN where
-        missing (`log_joint` is ln p(states, observations)); the features of each step for a CRF of
-        sklearn-crfsuite; emissions, shape (steps, K), for one of pytorch-crf.
-    lengths
-        Of several sequences, one after the other in `observations`: a list of models is returned.
+    - `steps`: the number of steps of a dynamic network (see `unroll`), or of a hidden Markov model whose
+      observations are variables (not every kind allows it).
+    - `names`: variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
+      scikit-learn without feature names); by default "0", "1", ...
+    - `observations`: one sequence, read as a chain of its states (`linear_chain`): rows of features for hmmlearn,
+      of NaN where missing (`log_joint` is ln p(states, observations)); the features of each step for a CRF of
+      sklearn-crfsuite; emissions, shape (steps, K), for one of pytorch-crf.
+    - `lengths`: of several sequences, one after the other in
+    - `observations`: a list of models is returned.
 
-    Returns
-    -------
-    Model or list of models
-        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with a copy
-        of the object's current parameters. States have the object's labels, or numbers from 0.
+    The model is a `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with
+    a copy of the object's current parameters. States have the object's labels, or numbers from 0. Raises
+    ModelError for an unsupported object or library version, an object that is not fitted or lacks parameters, and
+    arguments that do not apply; also if the object's own library disagrees with the converted model about an
+    assignment's value.
 
-    Raises
-    ------
-    ModelError
-        For an unsupported object or library version, an object that is not fitted or lacks parameters, and
-        arguments that do not apply; also if the object's own library disagrees with the converted model about an
-        assignment's value.
-
-    Notes
-    -----
     Cost: linear in the parameters, and eight evaluations by the object's own library. Parameters in single
     precision are widened and distributions rescaled to add to 1; logs thus differ from the library's own by its
     rounding.
