@@ -233,10 +233,12 @@ def impute(
     data: Annotated[
         str | None, typer.Option("--data", envvar="CERTIMAP_DATA", help="Folder with NAME.train.data and so on.")
     ] = None,
-    tables: Annotated[str, typer.Option(help="Names of tables.")] = "nltcs,plants,digits,wine",
-    rows: Annotated[int, typer.Option(help="Rows to fill, at most.")] = 2000,
+    tables: Annotated[str, typer.Option(help="Names of tables.")] = (
+        "nltcs,plants,jester,baudio,mushrooms,digits,iris,wine,breast_cancer,diabetes"
+    ),
+    rows: Annotated[int, typer.Option(help="Rows to fill, at most.")] = 600,
     hidden: Annotated[float, typer.Option(help="The share of cells that is hidden.")] = 0.2,
-    jobs: Jobs = 2,
+    splits: Annotated[int, typer.Option(help="Choices of rows and cells to average over.")] = 1,
     seed: Seed = 0,
     into: Annotated[
         Path | None, typer.Option("--into", help="Page whose section 'impute' gets the table.")
@@ -246,7 +248,7 @@ def impute(
     """Hide cells of public tables, fill them by MapImputer and by scikit-learn's imputers, and compare."""
     from certimap_lab.bench.impute import ImputePlan, run_impute
 
-    plan = ImputePlan(split_names(tables), data, rows, hidden, jobs, seed)
+    plan = ImputePlan(split_names(tables), data, rows, hidden, splits, seed)
     text = run_impute(plan, reporter(quiet)).to_markdown(4)
     show_text(text, into, "impute")
 

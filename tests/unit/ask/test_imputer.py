@@ -133,7 +133,7 @@ class TestModels:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"model": "forest"}, "hclt, learnspn, chow-liu"),
+        ({"model": "forest"}, "auto, hclt, gaussian-mixture"),
         ({"bins": 1}, "bins is 1"),
         ({"max_levels": 0.5}, "max_levels is 0.5"),
     ],
