@@ -119,6 +119,14 @@ def test_columns_that_are_asked_are_answered_beside_their_own(learned, tmp_path,
     assert all(re.fullmatch(r"\d\d\.05\.2024", line["when_answer"]) for line in lines[:2])
 
 
+def test_tables_between_tabs_go_in_and_out(examples, tmp_path):
+    (tmp_path / "rows.tsv").write_text("xray\tdysp\nyes\tno\n")
+    out = tmp_path / "out.tsv"
+    command = ["solve", str(examples / "asia.bif"), "-q", "lung", "--rows", f"{tmp_path}/rows.tsv", "-o", str(out)]
+    assert main(command) == 0
+    assert out.read_text().startswith("xray\tdysp\tlung\tlung_probability\tcertificate")
+
+
 def test_fill_answers_the_empty_cells_alone(learned, tmp_path, capsys):
     rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     rows.write_text("plan;y;x\na;0,51;3\n;10,55;4\nb;-;\n?;10,51;39\nzz;0,5;1\n")

@@ -41,7 +41,7 @@ from certimap.io.cells import Convention
 from certimap.io.evidence import ASSIGNMENT_FORMATS
 from certimap.io.files import suffix_of, write_text
 from certimap.io.formats import suffixes
-from certimap.io.text_tables import TextTable
+from certimap.io.text_tables import SUFFIXES, TextTable
 from certimap.solvers.request import Request, Settings
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class AnswerOptions:
         option(
             "--output",
             "-o",
-            help="Write the answers as JSON here too; a .csv gets the rows with their answers, not printed.",
+            help="Write the answers as JSON here too; a .csv, .tsv or .txt gets the rows with their answers.",
         ),
     ] = None
     proof: Annotated[
@@ -178,8 +178,8 @@ class AnswerOptions:
 
     @property
     def table(self) -> Path | None:
-        """The .csv file that the answers go to, if any."""
-        return self.output if self.output is not None and suffix_of(self.output) == "csv" else None
+        """The table that the answers go to, if any."""
+        return self.output if self.output is not None and suffix_of(self.output) in SUFFIXES else None
 
     def check(self) -> None:
         """Reject options that contradict each other, before anything is read."""

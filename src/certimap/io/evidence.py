@@ -20,7 +20,7 @@ from certimap.core.steps import STEP, by_step
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, parsed_json, parsing
 from certimap.io.formats import Format, format_of, table_of
-from certimap.io.text_tables import read_text_table
+from certimap.io.text_tables import SUFFIXES, read_text_table
 from certimap.io.uai import read_evidence, read_map, read_query
 
 Evidence = dict[str, Any]
@@ -243,7 +243,7 @@ def _state(domain: Domain, number: int, state: int) -> Any:
 
 EVIDENCE_FORMATS = table_of(
     Format("evid", "states by number", _evid_cases),
-    Format("csv", "one case per row", _csv_cases),
+    *(Format(suffix, "one case per row", _csv_cases) for suffix in SUFFIXES),
     Format("json", "values by name", _json_cases),
 )
 QUERY_FORMATS = table_of(

@@ -24,6 +24,7 @@ from certimap.io.cells import CODE, MISSING, Convention, conventions, day_of
 from certimap.io.files import AnyPath, read_text, suffix_of
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+SUFFIXES = ("csv", "tsv", "txt")
 _BY_NAME = {**{name: sign for sign, name in SEPARATORS.items()}, "space": " ", "\\t": "\t"}
 _SAMPLE_ROWS = 100
 Column = Ints | Floats | NDArray[np.object_]
