@@ -317,7 +317,8 @@ class MapResult:
         Variables without a step are left out. Raises MissingDependency when pandas is not installed.
         """
         pd = needed("pandas", "a data frame needs pandas; pip install 'certimap[pandas]'")
-        return pd.DataFrame.from_dict(rows_by_step(self.assignment)[0], "index", object).rename_axis(STEP)
+        rows, _ = rows_by_step(self.assignment)
+        return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name=STEP), dtype=object)
 
     def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
         """Return the answer as a result file of the UAI inference competitions.

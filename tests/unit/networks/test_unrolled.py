@@ -168,6 +168,7 @@ def test_answers_by_step():
     frame = result.by_step()
     assert list(frame.index) == [0, 1, 2]
     assert list(frame.columns) == ["x", "y"]
+    assert isinstance(frame["y"][1], int)  # although other rows lack it
     kept = {name: value for name, value in result.assignment.items() if name != "th"}
     assert cm.by_step(frame) == kept
 
