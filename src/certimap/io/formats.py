@@ -13,6 +13,7 @@ from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import TABLES, AnyPath, suffix_of
 
 if TYPE_CHECKING:
+    from certimap.core.model import Model
     from certimap.io.logic import Weights
 
 
@@ -118,7 +119,7 @@ def format_of(
 @keywords_hinted()
 def read(
     path: AnyPath, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
-) -> Any:
+) -> Model:
     """Return the model in a file: a network, a circuit or a learned model.
 
     - `path`: a file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind
