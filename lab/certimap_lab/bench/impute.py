@@ -153,7 +153,7 @@ def _score(problem: _Problem, method: str, seed: int) -> tuple[float, float, flo
     if problem.is_number.any():
         off: Floats = ((filled - whole) / whole.std(axis=0))[hidden & problem.is_number]
         rms = float(np.sqrt(np.mean(off**2)))
-    return cells, rows, rms, _log_score(problem, imputer, method == METHODS[1]), seconds
+    return cells, rows, rms, _log_score(problem, imputer, method.endswith("by cell")), seconds
 
 
 def _imputer(method: str, seed: int) -> Any:

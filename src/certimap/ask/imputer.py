@@ -203,8 +203,10 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
             raise DataError(f"n_models is {n}; joint modes are of one model: expected 1, or another point")
         seeds: list[Any] = np.random.SeedSequence(self.seed_).generate_state(n, np.uint32).tolist()
         rows, self.learner_ = self._rows(columns, best), best
-        copies = [best, *(_base.clone(best).set_params(random_state=seed) for seed in seeds[1:])]
-        self.models_ = [learner.fit(rows).model_ for learner in copies]
+        self.models_ = [best.fit(rows).model_]
+        chosen = best.choice_._asdict() if isinstance(best, HiddenChowLiuTree) else {}
+        for seed in seeds[1:]:
+            self.models_.append(_base.clone(best).set_params(random_state=seed, **chosen).fit(rows).model_)
         return self
 
     @property
