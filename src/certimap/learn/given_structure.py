@@ -21,6 +21,8 @@ from certimap.learn.tree import scaled_rows
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
+NOISY_STEPS = 50  # over the causes of a noisy-or, in each step of the whole
+
 
 @dataclass(eq=False, repr=False)
 class GivenStructure(DensityEstimator):
@@ -38,6 +40,8 @@ class GivenStructure(DensityEstimator):
     - `prior`, `strength`: "bdeu": `strength` pseudo-rows, spread over each table; "dirichlet": `strength` per
       entry; "ml": none, for maximum likelihood. Configurations of the parents that no row has get the uniform
       distribution.
+    - `nodes`: "noisy-or" by name of variables of two states: each state of a parent but the first, and a leak,
+      causes the second state with a probability of its own. These are of maximum likelihood, whatever the prior.
     - `n_starts`, `max_steps`, `tolerance`: random starts with hidden variables, of which the best is kept; steps
       of each; the gain in nats per row below which a start ends.
     - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`.
@@ -52,6 +56,7 @@ class GivenStructure(DensityEstimator):
     weights: Any = None
     prior: Literal["bdeu", "dirichlet", "ml"] = "bdeu"
     strength: float = 1.0
+    nodes: Mapping[str, Literal["noisy-or"]] | None = None
     n_starts: int = 4
     max_steps: int = 200
     tolerance: float = 1e-5
@@ -96,12 +101,21 @@ class GivenStructure(DensityEstimator):
         shapes = [tuple(domain.n_states[list(scope)].tolist()) for scope in counts.scopes]
         one = {"ml": 0.0, "dirichlet": self.strength}.get(self.prior)
         priors = [self.strength / math.prod(shape) if one is None else one for shape in shapes]
+        noisy = [domain.index(name) for name in self.nodes or ()]
+        for k in noisy:
+            if shapes[k][-1] != 2 or (self.nodes or {})[domain.names[k]] != "noisy-or":
+                raise DataError(f"nodes has {domain.names[k]!r}; expected variables of two states as 'noisy-or'")
+            priors[k] = 0.0
         for start in range(self.n_starts if counts.latent else 1):
             now = [scaled_rows(c.reshape(shape) + 1.0) for c, shape in zip(counts.complete, shapes, strict=True)]
             if own is not None and not start:
                 now = [own.factors[own.domain.index(name)].table for name in domain.names]
             for k in counts.latent if own is None or start else ():
                 now[k] = scaled_rows(rng.gamma(1.0, size=shapes[k]))
+            for k in noisy:
+                reach = 0.2 if k in counts.latent else 0.0
+                drawn: list[Floats] = [0.5 + reach * (2.0 * rng.random(n) - 1.0) for n in shapes[k][:-1]]
+                now[k] = _noisy_table(drawn, 0.5)
             history: list[float] = []
             while len(history) < self.max_steps and not self._is_late():
                 logs = [log_of(table).ravel() for table in now]
@@ -109,11 +123,36 @@ class GivenStructure(DensityEstimator):
                 history.append(value + sum(a * float(t.sum()) for a, t in zip(priors, logs, strict=True) if a))
                 if len(history) > 1 and history[-1] - history[-2] < self.tolerance * counts.n_rows:
                     break
+                better = {k: _noisy_step(sums[k].reshape(shapes[k]), now[k]) for k in noisy}
                 now = [scaled_rows(c.reshape(n) + a) for c, n, a in zip(sums, shapes, priors, strict=True)]
+                now = [better.get(k, table) for k, table in enumerate(now)]
             if not best or (history and history[-1] > self.history_[-1]):
                 best, self.history_ = now, history
         self.timed_out_ = self._is_late()
         return best
+
+
+def _noisy_table(causes: Sequence[Floats], leak: float) -> Floats:
+    """Return the table of a noisy-or from what each state of each parent causes (0 for the first) and the leak."""
+    left = np.array(1.0 - leak)
+    for cause in causes:
+        left = np.multiply.outer(left, np.append(1.0, 1.0 - cause[1:]))
+    return np.stack([left, 1.0 - left], axis=-1)
+
+
+def _noisy_step(counts: Floats, table: Floats) -> Floats:
+    """Return a better table of a noisy-or by steps of expectation-maximisation over its causes."""
+    axes, least = range(counts.ndim - 1), float(np.finfo(np.float64).tiny)
+    lines = [np.moveaxis(table[..., 0], a, 0).reshape(table.shape[a], -1)[:, 0] for a in axes]
+    causes, leak = [1.0 - line / max(line[0], least) for line in lines], 1.0 - table[..., 0].flat[0]
+    others = [tuple(b for b in axes if b != a) for a in axes]
+    seen = counts.sum(axis=-1)
+    for _ in range(NOISY_STEPS):
+        ratio = counts[..., 1] / np.maximum(_noisy_table(causes, leak)[..., 1], least)
+        shares = [(ratio.sum(axis=o), np.maximum(seen.sum(axis=o), least)) for o in others]
+        causes = [np.minimum(c * r / n, 1.0) for c, (r, n) in zip(causes, shares, strict=True)]
+        leak = min(leak * float(ratio.sum()) / max(float(seen.sum()), least), 1.0)
+    return _noisy_table(causes, leak)
 
 
 @keywords_hinted(DataError, "GivenStructure")

@@ -116,6 +116,29 @@ def test_long_chains_and_hundreds_of_children_do_not_underflow():
     assert np.all(np.diff(estimator.fit(table).history_) > 0)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_noisy_nodes_have_the_most_probable_causes(share):
+    states = {"a": [0, 1], "b": ["x", "y", "z"], "d": [False, True]}
+    node = cm.NoisyOr({"a": 0.6, "b": {"y": 0.2, "z": 0.8}}, leak=0.05)
+    true = cm.BayesianNetwork.from_cpts(
+        states, {"d": ["a", "b"]}, {"a": [0.5, 0.5], "b": [0.4, 0.3, 0.3], "d": node}
+    )
+    table = rows_of(true, 5000, 0, share)
+    fitted = GivenStructure({"d": ["a", "b"]}, nodes={"d": "noisy-or"}, tolerance=1e-10, max_steps=500).fit(table)
+    assert np.all(np.diff(fitted.history_) >= -1e-8)
+    model, names = fitted.model_, fitted.model_.domain.names
+    own = model.factors[names.index("d")]
+    left = own.table[..., 0]
+    np.testing.assert_allclose(left, left[:, :1] @ left[:1] / left[0, 0])  # causes are independent
+    np.testing.assert_allclose(left, true.factors[2].table[..., 0], atol=0.05)
+    best = fitted.score(table)
+    for place, factor in itertools.product([np.s_[1, :], np.s_[:, 1], np.s_[:, 2], np.s_[:, :]], [0.98, 1.02]):
+        moved = left.copy()
+        moved[place] = np.minimum(moved[place] * factor, 1.0)
+        others = [cm.Factor(own.scope, np.stack([moved, 1 - moved], -1)) if f is own else f for f in model.factors]
+        assert cm.learn.score_samples(cm.BayesianNetwork(model.domain, others), table).mean() < best
+
+
 def test_rows_that_the_start_excludes_are_named():
     start = cm.BayesianNetwork.from_cpts({"a": [0, 1], "b": [0, 1]}, {"b": ["a"]}, {"a": [1, 0], "b": np.eye(2)})
     with pytest.raises(DataError, match="row 2 is impossible under the tables to start from"):
@@ -158,6 +181,8 @@ def test_what_does_not_fit_is_named(arguments, said):
         fit(*arguments)
     with pytest.raises(DataError, match="'h' must be a variable of the structure"):
         fit({"b": ["a"]}, {"a": [0, 1], "b": [0, 1]}, hidden={"h": 2})
+    with pytest.raises(DataError, match="nodes has 'b'; expected variables of two states"):
+        fit({"b": ["a"]}, {"a": [0, 1, 1], "b": [0, 1, 2]}, nodes={"b": "noisy-or"})
     for setting in ({"prior": "flat"}, {"weights": [1.0]}, {"weights": [-1.0, 1.0]}, {"strength": 0}):
         with pytest.raises(DataError, match=next(iter(setting))):
             fit({"b": ["a"]}, {"a": [0, 1], "b": [0, 1]}, **setting)  # pyright: ignore[reportArgumentType]
