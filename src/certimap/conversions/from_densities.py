@@ -12,13 +12,15 @@ from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.choose import OF_CIRCUIT, Case, Estimate, Row, once
 from certimap.core.logs import log_sum
-from certimap.core.posterior import Offer, Posterior, Probes
+from certimap.core.posterior import Offer, Posterior, Probes, TwoSided
 from certimap.core.query import make_query
 from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
 from certimap.densities.posterior import MixedNormals, NormalsPosterior, SampledMixed, SampledNormals
+from certimap.densities.switching import SwitchingPosterior
 from certimap.errors import QueryError
+from certimap.networks.network import Network
 
 _Network = Case[LinearGaussianNetwork]
 
@@ -94,15 +96,34 @@ def _row(
     def estimate(case: _Network) -> Estimate:
         n, exists = case.model.n_configurations(case.query), suits(case)
         fits = n <= MAX_CONFIGURATIONS
-        text = f"{n} configurations of discrete variables{'' if fits else f', of at most {MAX_CONFIGURATIONS}'}"
+        most = f", of at most {MAX_CONFIGURATIONS} unless all of them are queried alone"
+        text = f"{n} configurations of discrete variables{'' if fits else most}"
         return Estimate(text, n * max(len(case.query.variables), 1) ** 2, exists and fits, exists)
 
     return Row(name, LinearGaussianNetwork, offers, estimate, build, suits)
 
 
+def _has_paths(case: _Network) -> bool:
+    is_discrete, of_tables = case.query.query_domain.is_discrete, isinstance(case.model.discrete, Network)
+    return is_discrete and of_tables and not case.query.intervals
+
+
+def _paths(case: _Network) -> Estimate:
+    queried, exists = case.query.variables.tolist(), _has_paths(case)
+    summed = [case.query.domain.names[i] for i in case.model.discrete_parts(case.query)[1] if i not in queried]
+    text = f"every variable like {summed[0]!r} has to be queried or observed" if summed else "path by path"
+    return Estimate(text, 1e4, exists and not summed, exists)
+
+
+def _by_paths(case: _Network) -> Posterior:
+    return SwitchingPosterior(case.model, case.query)
+
+
+_OF_PATHS: frozenset[Offer] = frozenset({TwoSided, SwitchingPosterior})
 ROWS: tuple[Row[Any], ...] = (
     Row("mixture of Gaussians", GaussianMixture, frozenset({Probes, NormalsPosterior}), _size, _conditioned),
     _row("probabilities of states", OF_CIRCUIT, _table_of_states, (True, False), (False, False)),
     _row("one mixture of Gaussians", frozenset({Probes, NormalsPosterior}), _one_mixture, (False, True)),
+    Row("paths of states", LinearGaussianNetwork, _OF_PATHS, _paths, _by_paths, _has_paths),
     _row("a mixture per state", frozenset({Probes, MixedNormals}), _mixture_per_state, (True, True)),
 )

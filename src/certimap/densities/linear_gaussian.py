@@ -52,7 +52,7 @@ class LinearGaussian:
 
 
 @dataclass(frozen=True, eq=False)
-class _Node:
+class Equation:
     """A variable: its parents' positions in the network's domain, and arrays with an axis per discrete parent."""
 
     real: tuple[int, ...]
@@ -79,7 +79,8 @@ class LinearGaussianNetwork(Model):
 
     Discrete variables have only discrete parents (a conditional linear Gaussian network; Lauritzen 1992). Under
     evidence it is a mixture of Gaussians with one component per configuration of the relevant discrete variables,
-    4096 at most. Conditionals and marginals have closed forms, and modes are certified.
+    4096 at most unless all of them are queried alone. Conditionals and marginals have closed forms, and modes are
+    certified.
 
     Parameters
     ----------
@@ -92,6 +93,8 @@ class LinearGaussianNetwork(Model):
     ----------
     nodes, discrete
         As given; numbers valid for all states are repeated per state.
+    by_position
+        The equations of the real variables by position in the domain, parents first.
 
     Raises
     ------
@@ -114,7 +117,7 @@ class LinearGaussianNetwork(Model):
         self.domain = Domain([*before, *(Real(node.variable) for node in nodes)])
         self._n_discrete = len(before)
         made = {self.domain.index(node.variable): _checked(self.domain, node) for node in nodes}
-        self._nodes = {i: made[i] for i in _ordered(self.domain, made)}
+        self.by_position = {i: made[i] for i in _ordered(self.domain, made)}
         full = [made[self.domain.index(node.variable)] for node in nodes]
         self.nodes: tuple[LinearGaussian, ...] = tuple(
             LinearGaussian(given.variable, tuple(given.parents), node.intercept, node.coefficients, node.sd)
@@ -123,7 +126,8 @@ class LinearGaussianNetwork(Model):
 
     def __repr__(self) -> str:
         done = self.domain.done and f", {self.domain.done}"
-        return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones{done})"
+        n_real = len(self.by_position)
+        return f"LinearGaussianNetwork({n_real} real variables, {self._n_discrete} discrete ones{done})"
 
     def do(self, states: Mapping[str, Label] | None = None, /, **more: Label) -> LinearGaussianNetwork:
         """Return the network after interventions: variables have the given states or numbers.
@@ -147,7 +151,7 @@ class LinearGaussianNetwork(Model):
 
         An equation is position, parents' positions, intercept, coefficients and standard deviation.
         """
-        for i, node in self._nodes.items():
+        for i, node in self.by_position.items():
             yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
 
     def mixture(self, variables: Sequence[str] | str | None = None, evidence: Any = None) -> GaussianMixture:
@@ -161,7 +165,7 @@ class LinearGaussianNetwork(Model):
         """
         if variables is None:
             observed = make_query(self.domain, None, evidence).observed
-            variables = [self.domain.names[i] for i in sorted(self._nodes) if i not in observed]
+            variables = [self.domain.names[i] for i in sorted(self.by_position) if i not in observed]
         query = make_query(self.domain, variables, evidence)
         if query.intervals:
             raise QueryError("a mixture restricted to an interval is no mixture of Gaussians; expected values")
@@ -177,7 +181,7 @@ class LinearGaussianNetwork(Model):
 
     def n_configurations(self, query: Query) -> int:
         """Return the number of configurations of discrete variables that a `query` leaves, possible or not."""
-        return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
+        return math.prod(int(self.domain.n_states[i]) for i in self.discrete_parts(query)[1])
 
     def components(self, query: Query) -> Components:
         """Condition on the evidence of a `query`, ignoring the intervals of queried variables.
@@ -217,24 +221,24 @@ class LinearGaussianNetwork(Model):
         log_evidence += of_values + of_intervals
         return Components(own, logs - of_intervals, None, log_evidence, log_slack + rounding)
 
-    def _open(self, query: Query) -> tuple[list[int], list[int]]:
-        """Return the discrete variables that are queried or parents of real ones, and which are unobserved."""
-        needed = set(self._closure([*query.variables.tolist(), *query.values, *query.intervals]))
-        parents = {i for real in needed for i in self._nodes[real].discrete}
+    def discrete_parts(self, query: Query) -> tuple[list[int], list[int]]:
+        """Return the discrete variables in a `query` or with real children, and which of them are unobserved."""
+        needed = set(self.closure([*query.variables.tolist(), *query.values, *query.intervals]))
+        parents = {i for real in needed for i in self.by_position[real].discrete}
         used = sorted(parents | {i for i in query.variables.tolist() if i < self._n_discrete})
         return used, [i for i in used if i not in query.observed]
 
-    def _closure(self, wanted: Sequence[int]) -> list[int]:
-        """Return real variables and all their real ancestors, parents first."""
+    def closure(self, wanted: Sequence[int]) -> list[int]:
+        """Return the real variables among `wanted` and all their real ancestors, parents first."""
         needed = {i for i in wanted if i >= self._n_discrete}
-        for i in reversed(list(self._nodes)):
+        for i in reversed(list(self.by_position)):
             if i in needed:
-                needed.update(self._nodes[i].real)
-        return [i for i in self._nodes if i in needed]
+                needed.update(self.by_position[i].real)
+        return [i for i in self.by_position if i in needed]
 
     def _configurations(self, query: Query) -> tuple[dict[int, Ints], Floats, float, float]:
         """Return states by variable, ln p(configuration | discrete evidence), ln p(evidence), and log slack."""
-        used, free = self._open(query)
+        used, free = self.discrete_parts(query)
         n = self.n_configurations(query)
         if n > MAX_CONFIGURATIONS:
             raise TooLarge(
@@ -274,12 +278,12 @@ class LinearGaussianNetwork(Model):
         logs, in nats, and in means, in standard deviations. Orthogonal reduction of the equations needs no
         covariances (Golub 1965); the bounds come from how far its result misses the equations.
         """
-        order = self._closure([*kept, *known])
+        order = self.closure([*kept, *known])
         free = [*(i for i in order if i not in kept and i not in known), *reversed(kept)]
         place, m, p, q = {i: k for k, i in enumerate(free)}, len(order), len(free), len(kept)
         system, sizes, log_sds = np.zeros((n, m, p + 1)), np.zeros((n, m)), np.zeros((n, m))
         for k, i in enumerate(order):
-            node = self._nodes[i]
+            node = self.by_position[i]
             rows = tuple(states[j] for j in node.discrete)
             terms = [(j, node.coefficients[(*rows, c)]) for c, j in enumerate(node.real)]
             given = [node.intercept[rows], *(a * known[j] for j, a in [*terms, (i, -1.0)] if j in known)]
@@ -342,7 +346,7 @@ def _least_squares(system: Floats, sizes: Floats, log_sds: Floats) -> tuple[Floa
     return found, log_integral, np.where(whole < 0.5, errors, np.inf), shifts * (1.0 + whole)
 
 
-def _checked(domain: Domain, node: LinearGaussian) -> _Node:
+def _checked(domain: Domain, node: LinearGaussian) -> Equation:
     """Separate discrete from real parents and give all arrays their full shapes; ModelError if they do not fit."""
     name = node.variable
     for parent in node.parents:
@@ -361,7 +365,7 @@ def _checked(domain: Domain, node: LinearGaussian) -> _Node:
         raise ModelError(
             f"the sd of variable {name!r} is {np.asarray(node.sd).tolist()}; expected positive numbers"
         )
-    return _Node(real, discrete, intercept, coefficients, sd)
+    return Equation(real, discrete, intercept, coefficients, sd)
 
 
 def _without(domain: Domain, node: LinearGaussian, numbers: Mapping[str, float]) -> LinearGaussian:
@@ -389,7 +393,7 @@ def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | No
     return np.broadcast_to(array, wanted)
 
 
-def _ordered(domain: Domain, nodes: Mapping[int, _Node]) -> list[int]:
+def _ordered(domain: Domain, nodes: Mapping[int, Equation]) -> list[int]:
     """Return real variables with parents before children; raise ModelError that names a variable on a cycle."""
     order: list[int] = []
     left = dict(nodes)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
 ENTRY_POINTS = "certimap.solvers"  # the entry point group for solvers of installed packages
-PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # tried by `auto` in this order
+PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier", "path_merging")  # tried by `auto` in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
@@ -83,6 +83,7 @@ _SOLVERS: dict[str, Entry] = {
         ("frontier", "box_search.frontier:Frontier", {}),
         ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
+        ("path_merging", "path_merging:PathMerging", {}),
         ("bucket_elimination", "networks.wmb:WeightedMiniBuckets", {"i_bound": None}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
         ("portfolio", "networks.portfolio:Portfolio", {}),
