@@ -162,7 +162,11 @@ def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[
         takes = [COUNTS] if hint == "count" or (hint == "whole" and np.all(is_count(values))) else []
         takes += [] if hint == "count" else [kind for kind in RANGES if np.all(_held(values, kind))]
         names = [name for kind in takes for name, family in families.items() if family.takes == kind]
-    return [families[name](values) for name in names]
+    found, one = [families[name](values) for name in names], np.ones((len(values), 1))
+    if wanted is not None:
+        return found
+    # at the end of their range, some have no density
+    return [f for f in found if np.all(np.isfinite(f.log_density(values, f.fit(values, one, 1.0))))] or found[:1]
 
 
 def densest(judged: Sequence[Floats]) -> int:
