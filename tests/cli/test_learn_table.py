@@ -84,4 +84,4 @@ def test_the_tables_of_a_given_structure_are_learned(name, text, table, tmp_path
     assert isinstance(model, cm.BayesianNetwork)
     assert [[model.domain.names[p] for p in own] for own in model.parents] == [[], ["city"], ["ok"]]
     again = ["learn", str(table), "-o", str(tmp_path / "n.bif"), "--structure", str(tmp_path / "m.bif")]
-    assert main([*again, "--kinds", "spend=categorical,city=categorical", "--set", "prior=ml"]) == 0
+    assert main([*again, "--kinds", "spend=categorical,city=categorical", "--no-held-out"]) == 0

@@ -107,8 +107,9 @@ def learn(
     if method is Method.AUTO or (table.held_out and table.valid is table.test is None and len(text.rows) >= 20):
         model, best, scores = best_of(rows, TRIED if method is Method.AUTO else [best], **given)
     else:
-        also = None if table.valid is None else prepare(table.read(table.valid), kinds=kinds, columns=list(rows))
-        model = learned(best, rows, valid=also, **given)
+        if table.valid is not None:
+            given["valid"] = prepare(table.read(table.valid), kinds=kinds, columns=list(rows))
+        model = learned(best, rows, **given)
     _say(f"\n{model.source_columns}\n")
     io.write(model, output)
     _say(f"{output}: {model!r}{' by ' + best if method is Method.AUTO else ''}")

@@ -70,7 +70,7 @@ class GivenStructure(DensityEstimator):
         own = own if isinstance(own, BayesianNetwork) else None
         hidden = Record(dict.fromkeys(own.hidden if own is not None else ()) | dict(self.hidden or {}))
         known, names = domain if own is None else own.domain, [name for name in parents if name not in hidden]
-        rows, _ = self._read(table, valid, known and Domain(known[n] for n in names if n in known))
+        rows, _ = self._read(table, valid, known and Domain(known[n] for n in names if n in known), True)
         wrong = [n for n in names if n not in rows.domain or not rows.domain[n].n_states]
         for name in (*wrong, *(n for n in hidden if n not in parents)):
             text = f"{name!r} must be a variable of the structure, and a column of states or hidden"

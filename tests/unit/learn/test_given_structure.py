@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
@@ -77,6 +77,7 @@ def test_complete_tables_are_counted(prior, alpha):
         np.testing.assert_allclose(got.table, expected, atol=1e-12)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(), ("a",), ("c",), ("b", "c")]), st.sampled_from(["ml", "bdeu"]))
 def test_steps_never_lose_and_end_where_expected_counts_are_the_tables(seed, hidden, prior):
     network = random_network(seed)
