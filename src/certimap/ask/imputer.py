@@ -186,10 +186,14 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         columns = _columns(X, array)
         self._names, self.seed_ = list(columns), draw_seed(self.random_state)
         self._intervals: dict[str, _Intervals] = {}
-        numbers = {name: _numbers(column) for name, column in columns.items()}
-        self._levels = {name: np.unique(own[~np.isnan(own)]) for name, own in numbers.items() if own is not None}
+        is_given = not isinstance(self.model, str | DensityEstimator)
+        self._levels: dict[str, Floats] = {}
+        for name, column in columns.items():
+            numbers = _numbers(column)
+            if numbers is not None and not (is_given and column.dtype.kind == "f"):
+                self._levels[name] = np.unique(numbers[~np.isnan(numbers)])
         self.learner_: DensityEstimator | None = None
-        if not isinstance(self.model, str | DensityEstimator):
+        if is_given:
             self.models_: list[Model] = [as_model(self.model)]
             self.domain_: Domain = _known(self.model_.domain, columns)
             self._encoded(columns)

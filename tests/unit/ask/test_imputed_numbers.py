@@ -32,6 +32,9 @@ def test_means_of_gaussian_mixtures_in_closed_form():
     filled = cm.MapImputer(mixture(), point="mean").fit(ROW).transform(ROW)
     assert filled[0, 1:] == pytest.approx(shares @ means, abs=1e-9)
     assert filled[0, 0] == 1.2
+    frame = pandas.DataFrame({"0": [1.0, 2.0], "1": [np.nan, 1.0], "2": [3.0, np.nan]})
+    filled = cm.MapImputer(mixture(), point="mean").fit(frame).transform(frame)
+    assert filled["1"][0] != np.rint(filled["1"][0])
 
 
 def test_draws_have_the_moments_of_the_closed_form_and_repeat():
