@@ -16,6 +16,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.gaussian import Gaussian
 from certimap.circuits.leaves.geometric import Geometric
 from certimap.circuits.leaves.kind import (
+    ABOVE_ZERO,
     COUNTS,
     FROM_ZERO,
     LEAST_SD,
@@ -37,7 +38,8 @@ MAX_BARS = 32
 HELD_OUT = 5  # one row in so many is held out
 SEEN = 3  # minimum rows per value: with rarer values, new ones would turn up later that labels cannot hold
 PRIOR = 0.5  # pseudo-counts per label
-RANGES = {NUMBERS: (-math.inf, math.inf), FROM_ZERO: (0.0, math.inf), SHARES: (0.0, 1.0)}
+RANGES = {NUMBERS: (-math.inf, math.inf), FROM_ZERO: (0.0, math.inf), ABOVE_ZERO: (SMALLEST_NORMAL, math.inf)}
+RANGES[SHARES] = (SMALLEST_NORMAL, math.nextafter(1.0, 0.0))
 TAIL_WIDTH = 3.0  # width of a histogram's tails, in standard deviations of the column
 
 

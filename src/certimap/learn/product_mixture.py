@@ -52,9 +52,9 @@ class ProductMixture(MixtureEstimator):
     - `smoothing`: pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose
       from.
     - `leaves`: families of real columns by name, one or several to choose from: "gaussian", "laplace",
-      "student_t", "truncated_gaussian", "exponential", "gamma" and "lognormal" (from 0), "beta" (from 0 to 1),
-      "histogram", "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By default all that can
-      hold the column's values; those of whole numbers for integers alone.
+      "student_t", "truncated_gaussian" and "exponential" (from 0), "gamma" and "lognormal" (above 0), "beta"
+      (between 0 and 1), "histogram", "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By
+      default all that can hold the column's values; those of whole numbers for integers alone.
     - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`.
 
     `model_`: the `Circuit`: one sum over products of leaves. `choice_`, `choices_`: the `MixtureChoice` taken,

@@ -65,6 +65,14 @@ def test_families_find_the_law_that_rows_come_from(name, law):
     assert found.mean() > true.mean() - 1e-5  # the most likely parameters are likelier than the true ones
 
 
+def test_columns_that_touch_an_end_get_no_family_without_it():
+    values = np.linspace(0.0, 0.9, 50)
+    names = {family.name for family in families_of(one_column(values), 0, None)}
+    assert {"exponential", "truncated_gaussian"} <= names
+    assert not names & {"gamma", "lognormal", "beta"}
+    assert {"gamma", "beta"} <= {family.name for family in families_of(one_column(values[1:]), 0, None)}
+
+
 def test_the_plainest_family_stays_unless_another_leads_by_more_than_its_error():
     rng = np.random.default_rng(0)
     base = rng.normal(size=100)
@@ -194,7 +202,7 @@ def test_counts_and_leaves_can_be_asked_for():
         ({"leaves": {"x": "exponential"}}, r"column 'x' holds -1.5; exponential leaves take numbers from 0"),
         ({"leaves": {"x": "poisson"}}, r"poisson leaves take whole numbers from 0"),
         ({"leaves": {"x": "betas"}}, r"the leaves of column 'x' are 'betas'; expected one of gaussian"),
-        ({"leaves": {"x": "beta"}}, r"column 'x' holds -1.5; beta leaves take numbers from 0 to 1"),
+        ({"leaves": {"x": "beta"}}, r"column 'x' holds -1.5; beta leaves take numbers between 0 and 1"),
         ({"leaves": {"y": "laplace"}}, r"leaves names the column 'y'"),
         ({"leaves": {"n": "laplace"}}, r"leaves names the column 'n', which is categorical"),
     ):

@@ -67,7 +67,7 @@ def largest_curvature(a: Scalar, b: Scalar, _c: Scalar, _d: Scalar, low: Scalar,
 
 
 class Beta(LeafFamily):
-    """Beta distributions of numbers from 0 to 1, with the mean and variance of the rows."""
+    """Beta distributions of numbers between 0 and 1, with the mean and variance of the rows."""
 
     name = "beta"
     takes = SHARES

@@ -8,7 +8,7 @@ import numpy as np
 
 from certimap.circuits.leaves import LeafFunctions, LeafKind
 from certimap.circuits.leaves.areas import MOST_SHAPE, draw_between, log_area, log_whole
-from certimap.circuits.leaves.kind import FROM_ZERO, LEAST_LOG, LeafFamily, from_zero, positive, special
+from certimap.circuits.leaves.kind import ABOVE_ZERO, LEAST_LOG, LeafFamily, from_zero, positive, special
 from certimap.circuits.leaves.poisson import deviance
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
@@ -61,10 +61,10 @@ def largest_curvature(shape: Scalar, _rate: Scalar, _c: Scalar, _d: Scalar, low:
 
 
 class Gamma(LeafFamily):
-    """Gamma distributions of numbers from 0, with the mean and variance of the rows."""
+    """Gamma distributions of numbers above 0, with the mean and variance of the rows."""
 
     name = "gamma"
-    takes = FROM_ZERO
+    takes = ABOVE_ZERO
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return (shape, rate) per component."""

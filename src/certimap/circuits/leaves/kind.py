@@ -25,8 +25,8 @@ MAX_PARAMETERS = 4
 LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
 MOST_SCALE = 1e290
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-NUMBERS, FROM_ZERO, SHARES = "numbers", "numbers from 0", "numbers from 0 to 1"
-COUNTS = "whole numbers from 0"
+NUMBERS, FROM_ZERO, COUNTS = "numbers", "numbers from 0", "whole numbers from 0"
+ABOVE_ZERO, SHARES = "numbers above 0", "numbers between 0 and 1"
 LEAST_SD = 0.01  # in standard deviations of the column: narrower leaves would overfit single rows
 
 
@@ -231,7 +231,7 @@ class LeafFamily(ABC):
     """Model of one column in each component: fitting, densities, and leaves.
 
     `name`: its public name: a leaf kind, "histogram" or "categorical".
-    `takes`: the values that it can hold: `NUMBERS`, `FROM_ZERO`, `SHARES` or `COUNTS`.
+    `takes`: the values that it can hold: `NUMBERS`, `FROM_ZERO`, `ABOVE_ZERO`, `SHARES` or `COUNTS`.
     """
 
     name: ClassVar[str]

@@ -8,7 +8,7 @@ import numpy as np
 
 from certimap.circuits.leaves import LeafFunctions, LeafKind
 from certimap.circuits.leaves.gaussian import Gaussian, log_normal_mass
-from certimap.circuits.leaves.kind import FROM_ZERO, LEAST_LOG, LeafFamily, from_zero
+from certimap.circuits.leaves.kind import ABOVE_ZERO, LEAST_LOG, LeafFamily, from_zero
 from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.jit import jit
@@ -72,19 +72,18 @@ def largest_curvature(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Sca
 
 
 class Lognormal(LeafFamily):
-    """Lognormal distributions, by the mean and variance of the logs; rows of 0 do not count."""
+    """Lognormal distributions, by the mean and variance of the logs."""
 
     name = "lognormal"
-    takes = FROM_ZERO
+    takes = ABOVE_ZERO
 
     def __init__(self, values: Floats) -> None:
         super().__init__(values)
-        self.gaussian = Gaussian(np.log(values[values > 0.0]))
+        self.gaussian = Gaussian(np.log(values))
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return the mean and the standard deviation of the logs per component."""
-        some = values > 0.0
-        mean, sd = self.gaussian.fit(np.log(values[some]), weights[some], smoothing).T
+        mean, sd = self.gaussian.fit(np.log(values), weights, smoothing).T
         return np.stack([np.clip(mean, -FARTHEST, FARTHEST), np.clip(sd, LEAST_SPREAD, MOST_SPREAD)], axis=1)
 
     def log_density(self, values: Floats, params: Floats) -> Floats:
