@@ -80,8 +80,8 @@ def run_impute(plan: ImputePlan, report: Callable[[str], None]) -> Table:
         f"Imputation of {100 * plan.hidden:.0f} % hidden cells",
         ("table", "method", "cells right, %", "rows right, %", "rms error", "log score", "CPU seconds"),
         notes=[
-            f"Means of {plan.splits} choices of rows and cells. Cells right: of the hidden ones in columns of at "
-            f"most {MAX_LEVELS} numbers; rows right: all of these in a row. Rms error: of other columns, in "
+            f"Choices of rows and cells averaged over: {plan.splits}. Cells right: of the hidden ones in columns "
+            f"of at most {MAX_LEVELS} numbers; rows right: all of these in a row. Rms error: of other columns, in "
             "standard deviations of the column. Log score: mean ln of the probability of hidden cells (in tables "
             "with numbers, of the density of a row's hidden cells, per cell, columns standardised).",
             "Bold: the best of a table.",
