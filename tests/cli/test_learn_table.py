@@ -85,3 +85,15 @@ def test_the_tables_of_a_given_structure_are_learned(name, text, table, tmp_path
     assert [[model.domain.names[p] for p in own] for own in model.parents] == [[], ["city"], ["ok"]]
     again = ["learn", str(table), "-o", str(tmp_path / "n.bif"), "--structure", str(tmp_path / "m.bif")]
     assert main([*again, "--kinds", "spend=categorical,city=categorical", "--no-held-out"]) == 0
+
+
+def test_a_structure_is_searched_for_by_score(table, tmp_path, capsys):
+    command = ["learn", str(table), "-o", str(tmp_path / "m.bif"), "--method", "bic", "--columns", "ok,spend,city"]
+    kinds = ["--kinds", "spend=categorical,city=categorical"]
+    assert main([*command, *kinds, "--set", 'required=[["city","ok"]]', "--rng", "0"]) == 0
+    assert re.search(r"a row is \S+ nats more probable", capsys.readouterr().err)
+    model = cm.read(tmp_path / "m.bif")
+    assert isinstance(model, cm.BayesianNetwork)
+    assert model.domain.index("city") in model.parents[model.domain.index("ok")]
+    assert main([*command, "--columns", "spend,ok"]) == 2
+    assert "column 'spend' is real; expected categorical columns" in capsys.readouterr().err

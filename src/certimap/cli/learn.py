@@ -25,7 +25,7 @@ class Method(StrEnum):
 
     LEARNSPN, AUTO, CHOW_LIU, CLT_MIXTURE = "learnspn", "auto", "chow-liu", "clt-mixture"
     HCLT, MIXTURE, GAUSSIAN_MIXTURE, REGION_GRAPH = "hclt", "mixture", "gaussian-mixture", "region-graph"
-    FIT = "fit"
+    BIC, FIT = "bic", "fit"
 
 
 Words = list[str] | None
@@ -145,8 +145,10 @@ def _say(text: str) -> None:
 def _check_output(path: Path, method: Method) -> None:
     """Raise an error before anything is learned if the file cannot hold what the method makes."""
     chosen = format_of(path)
-    is_network = method in (Method.CHOW_LIU, Method.FIT) and any("Bayesian" in place for place in chosen.writes)
-    is_circuit = method not in (Method.GAUSSIAN_MIXTURE, Method.FIT) and any(
+    is_network = method in (Method.CHOW_LIU, Method.BIC, Method.FIT) and any(
+        "Bayesian" in place for place in chosen.writes
+    )
+    is_circuit = method not in (Method.GAUSSIAN_MIXTURE, Method.BIC, Method.FIT) and any(
         "Circuit" in place for place in chosen.writes
     )
     if chosen.writer is None or (chosen.writes and not is_network and not is_circuit):

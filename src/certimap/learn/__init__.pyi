@@ -15,6 +15,7 @@ from certimap.learn.region_circuit import RegionGraphCircuit as RegionGraphCircu
 from certimap.learn.region_circuit import region_graph as region_graph
 from certimap.learn.spn import LearnSPN as LearnSPN
 from certimap.learn.spn import learnspn as learnspn
+from certimap.learn.structure_search import bic as bic
 from certimap.learn.tree import ChowLiuMixture as ChowLiuMixture
 from certimap.learn.tree import ChowLiuTree as ChowLiuTree
 from certimap.learn.tree import chow_liu as chow_liu

@@ -19,8 +19,8 @@ from certimap.learn.table import AsLabels, Kind, read_table
 
 INDEPENDENCE = "independence"
 TRIED = ("mixture", "learnspn", "gaussian-mixture", "hclt")
-METHODS = (*TRIED, "chow-liu", "clt-mixture", "region-graph", "fit")
-_AS_LABELS: dict[str, AsLabels] = {"gaussian-mixture": False, "region-graph": True, "fit": True}
+METHODS = (*TRIED, "chow-liu", "clt-mixture", "region-graph", "bic", "fit")
+_AS_LABELS: dict[str, AsLabels] = {"gaussian-mixture": False, "region-graph": True, "bic": True, "fit": True}
 
 
 class Best(NamedTuple):
