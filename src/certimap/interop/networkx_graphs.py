@@ -11,6 +11,7 @@ from certimap.circuits.leaves import leaf_kinds
 from certimap.core.arguments import is_mapping, shown
 from certimap.core.domain import Categorical
 from certimap.core.named import needed
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import DataError, ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
@@ -78,6 +79,9 @@ def parents_in(structure: Any) -> dict[str, list[str]]:
         if isinstance(structure, BayesianNetwork):
             names = structure.domain.names
             found = {name: [names[p] for p in own] for name, own in zip(names, structure.parents, strict=True)}
+        elif isinstance(structure, LinearGaussianNetwork):
+            found = {} if structure.discrete is None else parents_in(structure.discrete)
+            found |= {node.variable: [*node.parents] for node in structure.nodes}
         elif is_mapping(structure):
             found = {str(c): [own] if isinstance(own, str) else [*map(str, own)] for c, own in structure.items()}
         elif hasattr(structure, "arcs"):  # pyagrum

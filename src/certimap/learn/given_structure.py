@@ -1,4 +1,4 @@
-"""Tables of a network of given structure: by counting, or by expectation-maximisation where cells are missing."""
+"""Parameters of a network of given structure: by counting, or by expectation-maximisation with missing cells."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from certimap.core.arguments import Record, keywords_hinted, shown
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.logs import log_of
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import DataError
 from certimap.interop.networkx_graphs import parents_in
 from certimap.learn.estimator import DensityEstimator, Seed, check_count, check_positive
 from certimap.learn.family_counts import FamilyCounts
+from certimap.learn.linear_fits import linear_nodes
+from certimap.learn.table import DataTable
 from certimap.learn.tree import scaled_rows
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -26,20 +29,26 @@ NOISY_STEPS = 50  # over the causes of a noisy-or, in each step of the whole
 
 @dataclass(eq=False, repr=False)
 class GivenStructure(DensityEstimator):
-    """Learn the tables of a Bayesian network whose structure is known.
+    """Learn the parameters of a Bayesian network whose structure is known.
 
     Missing cells and hidden variables, missing at random, are summed out exactly in each step (expectation-
     maximisation, Dempster et al. 1977). Raises DataError for rows that are impossible under the tables to start
     from, and TooLarge beyond memory.
 
-    - `structure`: a mapping from children to their parents, edges (parent, child), a `BayesianNetwork` (whose
-      tables are the first start where cells are missing), or a graph of pgmpy, pyagrum or networkx. Other columns
-      are left out.
+    Columns of real numbers become linear-Gaussian variables, by least squares for each configuration of their
+    discrete parents: the model is a `LinearGaussianNetwork`. Their standard deviations given the parents are at
+    least 1e-3 of the column's (of 1 in a constant column). DataError for a discrete child of a real parent, and
+    for a missing real cell, or a missing parent of a real variable, on which a known cell depends.
+
+    - `structure`: a mapping from children to their parents, edges (parent, child), a `BayesianNetwork` or
+      `LinearGaussianNetwork` (whose tables are the first start where cells are missing), or a graph of pgmpy,
+      pyagrum or networkx. Other columns are left out.
     - `hidden`, `weights`: the number or the labels of the states of variables without a column, by name; one
       number per row.
     - `prior`, `strength`: "bdeu": `strength` pseudo-rows, spread over each table; "dirichlet": `strength` per
       entry; "ml": none, for maximum likelihood. Configurations of the parents that no row has get the uniform
-      distribution.
+      distribution. Pseudo-rows of a real variable, shared by its configurations or `strength` for each, follow the
+      line of all rows together, and so do configurations without rows.
     - `nodes`: "noisy-or" by name of variables of two states: each state of a parent but the first, and a leak,
       causes the second state with a probability of its own. These are of maximum likelihood, whatever the prior.
     - `n_starts`, `max_steps`, `tolerance`: random starts with hidden variables, of which the best is kept; steps
@@ -66,37 +75,64 @@ class GivenStructure(DensityEstimator):
         check_positive("tolerance", self.tolerance)
         check_count("n_starts", self.n_starts, 1)
         check_count("max_steps", self.max_steps, 1)
+        if self.prior not in ("bdeu", "dirichlet", "ml"):
+            raise DataError(f"prior is {self.prior!r}; expected 'bdeu', 'dirichlet' or 'ml'")
         parents, own = parents_in(self.structure), self.structure
+        known = own.domain if isinstance(own, BayesianNetwork | LinearGaussianNetwork) else domain
+        own = own.discrete if isinstance(own, LinearGaussianNetwork) else own
         own = own if isinstance(own, BayesianNetwork) else None
         hidden = Record(dict.fromkeys(own.hidden if own is not None else ()) | dict(self.hidden or {}))
-        known, names = domain if own is None else own.domain, [name for name in parents if name not in hidden]
+        names = [name for name in parents if name not in hidden]
         rows, _ = self._read(table, valid, known and Domain(known[n] for n in names if n in known), True)
-        wrong = [n for n in names if n not in rows.domain or not rows.domain[n].n_states]
+        wrong = [n for n in names if n not in rows.domain]
         for name in (*wrong, *(n for n in hidden if n not in parents)):
-            text = f"{name!r} must be a variable of the structure, and a column of states or hidden"
-            raise DataError(f"{text}: hidden={{{name!r}: number of states}}; kinds= makes states of numbers")
-        found = {name: rows.domain[name] for name in names}
+            text = f"{name!r} must be a variable of the structure, and a column or hidden"
+            raise DataError(f"{text}: hidden={{{name!r}: number of states}}")
+        real = [name for name in names if not rows.domain[name].n_states]
+        for name, above in parents.items():
+            if name not in real and (cause := next((p for p in above if p in real), None)) is not None:
+                text = f"{name!r} has states and the real parent {cause!r}; expected states or a real child"
+                raise DataError(f"{text}: kinds= makes states of numbers")
+        weights = np.asarray(np.ones(len(rows)) if self.weights is None else self.weights, np.float64)
+        if weights.shape != (len(rows),) or not (np.all(weights >= 0.0) and 0.0 < weights.sum() < math.inf):
+            raise DataError(f"weights are {shown(self.weights)}; expected {len(rows)} numbers from 0")
+        discrete = {name: above for name, above in parents.items() if name not in real}
+        for name in self.nodes or ():
+            if name not in discrete:
+                raise DataError(f"nodes has {name!r}; expected variables of two states as 'noisy-or'")
+        made = self._tables(discrete, rows, weights, hidden, own)
+        self.model_ = made
+        if real:
+            strength = 0.0 if self.prior == "ml" else self.strength
+            nodes, value = linear_nodes(parents, rows, weights, strength, self.prior == "bdeu")
+            self.model_ = LinearGaussianNetwork(nodes, made)
+            self.history_ = [step + value for step in self.history_]
+        self.domain_ = self.model_.domain
+
+    def _tables(
+        self, parents: Mapping[str, list[str]], rows: DataTable, weights: Floats, hidden: Record, own: Any
+    ) -> BayesianNetwork | None:
+        """Return the network of the variables of states, None without any."""
+        self.history_, self.timed_out_ = [0.0], False
+        if not parents:
+            return None
+        found = {name: rows.domain[name] for name in parents if name not in hidden}
         for name, states in hidden.items():
             labels = range(states) if isinstance(states, int) else states
             found[name] = Categorical(name, tuple(labels)) if own is None else own.domain[name]
         order = Domain(found[name] for name in parents)  # parents before children
-        weights = np.asarray(np.ones(len(rows)) if self.weights is None else self.weights, np.float64)
-        if weights.shape != (len(rows),) or not (np.all(weights >= 0.0) and 0.0 < weights.sum() < math.inf):
-            raise DataError(f"weights are {shown(self.weights)}; expected {len(rows)} numbers from 0")
         scopes = [tuple(order.index(n) for n in (*above, name)) for name, above in parents.items()]
         tables = self._climb(
             FamilyCounts(scopes, rows.aligned(order).points.astype(np.int64), weights, order.n_states.tolist()),
             order,
             own,
         )
-        self.domain_ = order if own is None else Domain(found[name] for name in own.domain.names)
-        places = [[self.domain_.index(order.names[v]) for v in scope] for scope in scopes]
-        self.model_ = BayesianNetwork(self.domain_, map(Factor, places, tables), hidden)
+        domain = order if own is None else Domain(found[name] for name in own.domain.names)
+        places = [[domain.index(order.names[v]) for v in scope] for scope in scopes]
+        return BayesianNetwork(domain, map(Factor, places, tables), hidden)
 
     def _climb(self, counts: FamilyCounts, domain: Domain, own: BayesianNetwork | None) -> list[Floats]:
         """Return the best tables of several starts."""
-        if self.prior not in ("bdeu", "dirichlet", "ml"):
-            raise DataError(f"prior is {self.prior!r}; expected 'bdeu', 'dirichlet' or 'ml'")
         rng, best, self.history_ = np.random.default_rng(self.seed_), list[Floats](), [-math.inf]
         shapes = [tuple(domain.n_states[list(scope)].tolist()) for scope in counts.scopes]
         one = {"ml": 0.0, "dirichlet": self.strength}.get(self.prior)
@@ -156,9 +192,9 @@ def _noisy_step(counts: Floats, table: Floats) -> Floats:
 
 
 @keywords_hinted(DataError, "GivenStructure")
-def fit(structure: Any, data: Any, *, rng: Seed = None, **settings: Any) -> BayesianNetwork:
-    """Return a Bayesian network of given structure with tables learned from `data`; see `GivenStructure`.
+def fit(structure: Any, data: Any, *, rng: Seed = None, **settings: Any) -> Any:
+    """Return a network of given structure learned from `data`, linear-Gaussian if it has real columns.
 
-    `structure`, `settings`: its parameters. `rng`: a seed of the random starts that hidden variables need.
+    `structure`, `settings`: parameters of `GivenStructure`. `rng`: a seed of random starts of hidden variables.
     """
     return GivenStructure(structure, random_state=rng, **settings).fit(data).model_

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,3 +188,104 @@ def test_what_does_not_fit_is_named(arguments, said):
     for setting in ({"prior": "flat"}, {"weights": [1.0]}, {"weights": [-1.0, 1.0]}, {"strength": 0}):
         with pytest.raises(DataError, match=next(iter(setting))):
             fit({"b": ["a"]}, {"a": [0, 1], "b": [0, 1]}, **setting)  # pyright: ignore[reportArgumentType]
+
+
+MIXED = {"b": ["a"], "x": ["a"], "y": ["x", "b", "a"], "z": ["y", "x"]}
+
+
+def mixed_rows(n, seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 2, n), rng.integers(0, 3, n)
+    x = 10.0 + 3.0 * a + rng.normal(0.0, 2.0, n)
+    y = (1.0 + b) * x - a + rng.normal(0.0, 0.1 + a, n)
+    return {"a": a, "b": b, "x": x, "y": y, "z": 1e-6 * (y - 2.0 * x) + 1e-6 * rng.normal(size=n)}
+
+
+def log_density(network, table):
+    """Ln p of each row by the definition."""
+    names = network.discrete.domain.names
+    states = np.stack([table[name] for name in names], axis=1)
+    total = network.discrete.log_prob(states.astype(np.int16))
+    for node in network.nodes:
+        at = tuple(table[p] for p in node.parents if p in names)
+        above = [table[p] for p in node.parents if p not in names]
+        slopes = np.broadcast_to(node.coefficients, (*np.shape(node.intercept), len(above)))[at]
+        slopes = np.broadcast_to(slopes, (len(states), len(above)))
+        gaps = table[node.variable] - node.intercept[at] - sum(slopes[:, i] * v for i, v in enumerate(above))
+        total = total - 0.5 * (gaps / node.sd[at]) ** 2 - np.log(node.sd[at] * np.sqrt(2.0 * np.pi))
+    return total
+
+
+def test_real_columns_become_linear_gaussians_of_most_probable_numbers():
+    table, weights = mixed_rows(200, 0), np.random.default_rng(1).integers(0, 4, 200)
+    estimator = GivenStructure(MIXED, prior="ml", weights=weights).fit(table)
+    model = estimator.model_
+    assert type(model).__name__ == "LinearGaussianNetwork"
+    logs = log_density(model, table)
+    np.testing.assert_allclose(estimator.score_samples(table), logs, atol=1e-6)
+    best = float(weights @ logs)
+    assert estimator.history_[-1] == pytest.approx(best, abs=1e-6)
+    for k, node in enumerate(model.nodes):
+        for part in ("intercept", "coefficients", "sd"):
+            for place in np.ndindex(np.shape(getattr(node, part))):
+                for factor in (0.999, 1.001):
+                    moved = np.array(getattr(node, part))
+                    moved[place] *= factor
+                    nodes = list(model.nodes)
+                    nodes[k] = replace(node, **{part: moved})
+                    assert weights @ log_density(cm.LinearGaussianNetwork(nodes, model.discrete), table) < best
+    repeated = {name: np.repeat(column, weights) for name, column in table.items()}
+    for node, other in zip(model.nodes, fit(model, repeated, prior="ml").nodes, strict=True):
+        np.testing.assert_allclose(node.coefficients, other.coefficients, rtol=1e-7)
+        np.testing.assert_allclose(node.sd, other.sd, rtol=1e-7)
+
+
+def test_priors_of_real_variables_are_rows_on_the_line_of_all_rows():
+    table, strength = mixed_rows(12, 3), 5.0
+    alone = [fit({"z": ["y", "x"]}, table, prior=prior).nodes[-1] for prior in ("ml", "bdeu")]
+    np.testing.assert_allclose(alone[0].coefficients, alone[1].coefficients, rtol=1e-9)
+    x, y = ((c - c.mean()) / c.std() for c in (table["x"], table["y"]))
+    for prior, n in (("dirichlet", strength), ("bdeu", strength / 2)):
+        node = fit({"y": ["x", "a"]}, table, prior=prior, strength=strength).nodes[-1]
+        slope = x @ y / 12
+        left = y - slope * x
+        for state in (0, 1):
+            rows = table["a"] == state
+            design = np.stack([np.ones(rows.sum()), x[rows]], axis=1)
+            gain = np.linalg.solve(design.T @ design + n * np.eye(2), design.T @ left[rows])
+            total = slope + gain[1]
+            np.testing.assert_allclose(node.coefficients[state], [total * table["y"].std() / table["x"].std()])
+            rest = np.sum((left[rows] - design @ gain) ** 2) + n * np.sum(gain**2) + n * left @ left / 12
+            assert node.sd[state] == pytest.approx(table["y"].std() * np.sqrt(rest / (rows.sum() + n)))
+
+
+def test_real_variables_keep_a_least_deviation_and_unseen_configurations_the_line_of_all_rows():
+    table = {"a": [0, 0, 1, 1], "b": [0, 0, 0, 1], "x": [1.5, 2.5, 4.5, 7.5]}
+    node = fit({"x": ["a", "b"]}, table, prior="ml").nodes[0]
+    column = np.array(table["x"])
+    np.testing.assert_allclose(node.intercept, [[2.0, column.mean()], [4.5, 7.5]])
+    np.testing.assert_allclose(node.sd, [[0.5, column.std()], [1e-3 * column.std()] * 2])
+
+
+def test_missing_cells_beside_real_variables():
+    table = {name: list(column) for name, column in mixed_rows(60, 4).items()}
+    whole = fit(MIXED, {name: column[5:] for name, column in table.items()}, prior="ml")
+    for name in ("z", "y"):
+        table[name][:5] = [None] * 5
+    estimator = GivenStructure(MIXED, prior="ml").fit(table)
+    for node, other in zip(whole.nodes, estimator.model_.nodes, strict=True):
+        if node.variable != "x":
+            np.testing.assert_allclose(node.coefficients, other.coefficients, rtol=1e-9)
+    assert estimator.score(table) * 60 == pytest.approx(estimator.history_[-1], abs=1e-6)
+    table["y"][7] = None
+    with pytest.raises(DataError, match="'y' and its parents need all cells, but row 7 lacks 'y'"):
+        fit(MIXED, table)
+    table["y"][7], table["a"][9] = 1.0, None
+    with pytest.raises(DataError, match="and its parents need all cells, but row 9 lacks 'a'"):
+        fit(MIXED, table)
+    with pytest.raises(DataError, match="row 0 lacks 'h'"):
+        fit({"x": "h"}, {"x": [0.5, 1.5]}, hidden={"h": 2})
+    with pytest.raises(DataError, match="'a' has states and the real parent 'x'"):
+        fit({"a": "x"}, table)
+    with pytest.raises(DataError, match="nodes has 'x'; expected variables of two states"):
+        fit({"x": "a"}, mixed_rows(9, 0), nodes={"x": "noisy-or"})
