@@ -19,7 +19,7 @@ from certimap.cli.main import main
 from certimap.cli.options import EvidenceOptions, parse_settings, parse_size, split_list, spread
 from certimap.core.result import Certificate, CertificateKind
 from certimap.core.summary import certificate_sentence, probability_text
-from certimap.io.text_tables import read_text_table
+from certimap.learn import prepare
 
 
 def test_a_group_of_options_is_spread_over_the_command_that_takes_it():
@@ -115,17 +115,14 @@ def test_without_the_lab_one_sentence_says_what_to_install(capsys, monkeypatch):
 def test_columns_are_typed_by_what_they_hold(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b,"c, d",e\n1,0.5,x,\n2,,"y, z",3\n')
-    columns = read_text_table(path).columns()
+    columns = prepare(path, columns=["a", "b", "c, d", "e"])
     assert list(columns) == ["a", "b", "c, d", "e"]
     assert columns["a"].dtype == np.int64
     assert np.isnan(columns["b"][1])
     assert columns["c, d"].tolist() == ["x", "y, z"]
     assert columns["e"].tolist() == [None, 3]
     (tmp_path / "u.data").write_text("0,1\n1,1\n")
-    assert {k: v.tolist() for k, v in read_text_table(tmp_path / "u.data", header=False).columns().items()} == {
-        "0": [0, 1],
-        "1": [1, 1],
-    }
+    assert {k: v.tolist() for k, v in prepare(tmp_path / "u.data").items()} == {"0": [0, 1], "1": [1, 1]}
 
 
 def test_small_parsers():

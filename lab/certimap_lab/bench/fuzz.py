@@ -92,7 +92,7 @@ def targets() -> dict[str, Target]:
     from certimap.io.evidence import read_assignments, read_evidence_cases, read_query_cases
     from certimap.io.formats import read
     from certimap.io.logic import log_weights
-    from certimap.io.text_tables import read_text_table
+    from certimap.learn import prepare
 
     domain = _domain()
 
@@ -109,7 +109,7 @@ def targets() -> dict[str, Target]:
         evidence(path)
 
     def table(path: Path) -> None:
-        read_text_table(path).columns()
+        prepare(path)
         evidence(path)
 
     typed = (CertimapError,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,14 +145,6 @@ class LinearGaussianNetwork(Model):
         changed = LinearGaussianNetwork(nodes, discrete)
         changed.domain = Domain(changed.domain.variables, {**self.domain.interventions, **done})
         return changed
-
-    def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
-        """Yield the equation of each real variable, parents first, for networks without discrete variables.
-
-        An equation is position, parents' positions, intercept, coefficients and standard deviation.
-        """
-        for i, node in self.by_position.items():
-            yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
 
     def mixture(self, variables: Sequence[str] | str | None = None, evidence: Any = None) -> GaussianMixture:
         """Return p(real variables | evidence), all others summed out.

@@ -16,6 +16,7 @@ from certimap.core.logs import log_of
 from certimap.core.model import Model
 from certimap.core.named import needed
 from certimap.core.steps import at_step
+from certimap.densities.gaussian_mixture import LOG_2PI
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError, QueryError
 from certimap.interop import reading
@@ -124,18 +125,22 @@ def _gaussian_of_pgmpy(x: Any) -> Reading:
         intercept, *weights = numbers(found[node].beta).reshape(-1).tolist()
         return intercept, zip(found[node].evidence, weights, strict=True), float(found[node].std)
 
-    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(list(found), law, rows))
+    return _of_laws(made, list(found), law)
 
 
-def _log_densities(nodes: list[Any], law: Callable[[Any], Law], rows: Floats) -> Floats:
-    """Return the sums of the logs of the library's densities, by the law of each node given its parents."""
-    columns = dict(zip(nodes, rows.T, strict=True))
-    total = np.zeros(len(rows))
-    for node, column in columns.items():
-        intercept, parents, sd = law(node)
-        mean = intercept + sum(columns[parent] * weight for parent, weight in parents)
-        total += reading.log_normal(column, mean, sd)
-    return total
+def _of_laws(made: list[LinearGaussian], nodes: list[Any], law: Callable[[Any], Law]) -> Reading:
+    """Return a network, compared with the library's densities: the law of each node given its parents."""
+
+    def log_densities(rows: Floats) -> Floats:
+        columns, total = dict(zip(nodes, rows.T, strict=True)), np.zeros(len(rows))
+        for node, column in columns.items():
+            intercept, parents, sd = law(node)
+            mean = intercept + sum(columns[parent] * weight for parent, weight in parents)
+            total -= 0.5 * (((column - mean) / sd) ** 2 + LOG_2PI) + math.log(sd)
+        return total
+
+    network = LinearGaussianNetwork(made)
+    return Reading(network, log_densities, compared=network.mixture())
 
 
 def _markov(x: Any) -> Reading:
@@ -338,8 +343,7 @@ def _gaussian_of_pyagrum(x: Any) -> Reading:
         weights = [(str(parent), x.coefArc(parent, name)) for parent in parents]
         return variable.mu(), weights, float(variable.sigma())
 
-    names = [str(x.name(node)) for node in sorted(x.nodes())]
-    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(names, law, rows))
+    return _of_laws(made, [node.variable for node in made], law)
 
 
 def unroll(model: Any, steps: int) -> BayesianNetwork:

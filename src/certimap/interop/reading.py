@@ -25,12 +25,9 @@ from certimap.core.logs import log_sum
 from certimap.core.model import Model
 from certimap.core.named import at
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, QueryError
 from certimap.io.files import TABLES, suffix_of
 from certimap.networks.network import Network
-
-_HALF_LOG_2PI = 0.9189385332046727
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,8 @@ class Reading:
 
     model: Model
     theirs: Callable[[Floats], Any]
-    compared: Model | None = None  # the model to compare, a shorter sequence for instance, if not `model`
+    # the circuit, network or mixture to compare, if not `model`: a shorter sequence, p of all real variables
+    compared: Model | None = None
     states: Sequence[int] | None = None  # of each variable to compare, if the library rejects others
     hidden: Collection[int] = ()  # positions of discrete variables that the library sums out
 
@@ -103,11 +101,6 @@ def numbers(x: Any) -> Floats:
     if np.iscomplexobj(x):
         raise ModelError("a parameter is complex; expected circuits of real numbers that are not negative")
     return np.array(x, np.float64)
-
-
-def log_normal(values: Floats, means: Any, sds: Any) -> Floats:
-    """Return the natural logs of normal densities."""
-    return -0.5 * ((values - means) / sds) ** 2 - np.log(sds) - _HALF_LOG_2PI
 
 
 def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
@@ -339,8 +332,6 @@ def _drawn(model: Model, rng: np.random.Generator) -> Floats:
         return drawn_point(model, rng)
     if isinstance(model, Network):
         return _filled(model, rng)
-    if isinstance(model, LinearGaussianNetwork):
-        return _propagated(model, rng)
     assert isinstance(model, GaussianMixture)
     k = rng.choice(len(model.log_weights), p=np.exp(model.log_weights - log_sum(model.log_weights)))
     return rng.multivariate_normal(model.means[k], model.covariances[k])
@@ -365,15 +356,6 @@ def _filled(network: Network, rng: np.random.Generator) -> Floats:
     return point.astype(np.float64)
 
 
-def _propagated(network: LinearGaussianNetwork, rng: np.random.Generator) -> Floats:
-    """Return a draw from a network of real variables."""
-    assert network.discrete is None  # no supported library has others
-    point = np.zeros(len(network.domain))
-    for i, parents, intercept, coefficients, sd in network.equations():
-        point[i] = intercept + coefficients @ point[parents] + sd * rng.normal()
-    return point
-
-
 def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:
     """Return the logs of a model's values, hidden variables summed out; shape (n,)."""
     if isinstance(model, Circuit):
@@ -386,10 +368,5 @@ def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:
         rows = np.repeat(points.astype(np.int64), len(paths), axis=0)
         rows[:, hidden] = np.tile(paths, (len(points), 1))[:, : len(hidden)]
         return log_sum(model.log_joint(rows).reshape(len(points), -1), 1)
-    if isinstance(model, LinearGaussianNetwork):
-        total = np.zeros(len(points))
-        for i, parents, intercept, coefficients, sd in model.equations():
-            total += log_normal(points[:, i], intercept + points[:, parents] @ coefficients, sd)
-        return total
     assert isinstance(model, GaussianMixture)
     return model.log_density(points)

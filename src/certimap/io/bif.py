@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from certimap.core.domain import MAX_STATES, Categorical
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.declared import Declared, Rows
 from certimap.io.files import AnyPath, LineCounter, after, read_text, write_text
-from certimap.io.words import Numbers, numbers_of, written, written_rows
+from certimap.io.words import Numbers, numbers_of, state_texts, written, written_rows
 from certimap.networks.bayesian import ACCEPTED, BayesianNetwork
 
 _QUOTED = r'"[^"]*"'
@@ -366,14 +367,9 @@ def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
     Raises ModelError for a name that BIF cannot hold, or two states of a variable that are equal as text.
     """
     names = [_written(n, n) for n in model.domain.names]
-    states: list[list[str]] = []
+    states = [state_texts(v, partial(_written, variable=v.name)) for v in model.domain]
     lines = ["network unknown {", "}"]
-    for name, variable in zip(names, model.domain, strict=True):
-        labels = variable.states if isinstance(variable, Categorical) else ()
-        texts = [_written(str(s), variable.name) for s in labels]
-        if len(set(texts)) < len(texts):
-            raise ModelError(f"variable {variable.name!r} has two states that read the same in BIF")
-        states.append(texts)
+    for name, texts in zip(names, states, strict=True):
         lines += [f"variable {name} {{", f"  type discrete [ {len(texts)} ] {{ {', '.join(texts)} }};", "}"]
     for factor in model.factors:
         *parents, child = factor.scope

@@ -194,7 +194,7 @@ def register(kind: str, cls: type[Any]) -> None:
 def write_native(model: Any, path: AnyPath) -> None:
     """Write a model; raises ModelError for a class without `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
-    version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
+    version = VERSION if "in_logs" in arrays else 1
     domain = _encoded_domain(model.domain)
     meta: StoredModel = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
     if isinstance(model, Network) and model.hidden:
@@ -269,7 +269,7 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
         return "linear-gaussian", _linear_gaussian_arrays(model)
     for kind, network in _NETWORKS.items():
         if isinstance(model, network):
-            return kind, _network_arrays(model)
+            return kind, _factor_arrays(model.factors)
     cls: type[Any] = model.__class__
     own = f"{cls.__module__}:{cls.__qualname__}"
     kind = next((kind for kind, known in _registered.items() if known is cls), own if own in _OWN else None)
@@ -287,7 +287,8 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
         found.domain = domain  # with its interventions
         return found
     if kind in _NETWORKS:
-        return _network(kind, domain, arrays, hidden)
+        network = BayesianNetwork if kind == "bayesian" else MarkovNetwork
+        return network(domain, _factors(domain.n_states.tolist(), arrays), hidden)
     cls = _registered.get(kind)
     if cls is None:
         if kind not in _OWN:
@@ -296,31 +297,32 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
     return cls.from_arrays(domain, arrays)
 
 
-def _network_arrays(model: Network) -> Arrays:
-    scopes = [f.scope for f in model.factors]
-    tables = [(f.log_table if f.in_logs else f.table).reshape(-1) for f in model.factors]
+def _factor_arrays(factors: Sequence[Factor]) -> Arrays:
+    scopes = [f.scope for f in factors]
+    tables = [(f.log_table if f.in_logs else f.table).reshape(-1) for f in factors]
     arrays: Arrays = {
         "scope_lengths": np.array([len(s) for s in scopes], np.int64),
         "scopes": np.array([v for s in scopes for v in s], np.int64),
         "tables": np.concatenate([*tables, np.zeros(0)]),
     }
-    if any(f.in_logs for f in model.factors):
-        arrays["in_logs"] = np.array([f.in_logs for f in model.factors], np.bool_)
+    if any(f.in_logs for f in factors):
+        arrays["in_logs"] = np.array([f.in_logs for f in factors], np.bool_)
     return arrays
 
 
-def _network(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str]) -> Network:
+def _factors(sizes: Sequence[int], arrays: Mapping[str, Array]) -> list[Factor]:
+    """Return the factors over variables of the given `sizes`."""
     scopes, tables = ArrayParts(arrays["scopes"]), ArrayParts(arrays["tables"])
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays.get("in_logs", np.zeros(len(lengths), np.bool_))
     factors: list[Factor] = []
     for length, is_log in zip(lengths, in_logs.tolist(), strict=True):
-        scope = scopes.integers(length, len(domain))
-        table = tables.numbers([int(domain.n_states[v]) for v in scope])
+        scope = scopes.integers(length, len(sizes))
+        table = tables.numbers([sizes[v] for v in scope])
         factors.append(Factor.from_log(scope, table) if is_log else Factor(scope, table))
     if scopes.left or tables.left:
         raise ModelError("is a damaged network: its arrays do not fit each other")
-    return (BayesianNetwork if kind == "bayesian" else MarkovNetwork)(domain, factors, hidden)
+    return factors
 
 
 def _encoded_domain(domain: Domain) -> list[StoredVariable]:
@@ -370,17 +372,13 @@ def discrete_part(model: LinearGaussianNetwork) -> BayesianNetwork | None:
 def _linear_gaussian_arrays(model: LinearGaussianNetwork) -> dict[str, Array]:
     """Return each kind of parameter concatenated."""
     discrete, nodes, names = discrete_part(model), model.nodes, model.domain.names
-    factors: tuple[Factor, ...] = () if discrete is None else discrete.factors
 
     def joined(parts: list[Any]) -> Floats:
         return np.concatenate([np.zeros(0), *(np.asarray(part, np.float64).reshape(-1) for part in parts)])
 
-    scopes = [list(f.scope) for f in factors]
     parents = [[names.index(parent) for parent in node.parents] for node in nodes]
     return {
-        "scope_lengths": np.array([len(scope) for scope in scopes], np.int64),
-        "scopes": np.array([v for scope in scopes for v in scope], np.int64),
-        "tables": joined([f.table for f in factors]),
+        **_factor_arrays(() if discrete is None else discrete.factors),
         "hidden": np.array(sorted(model.hidden), np.str_),
         "parent_counts": np.array([len(above) for above in parents], np.int64),
         "parents": np.array([v for above in parents for v in above], np.int64),
@@ -396,12 +394,9 @@ def _linear_gaussian(domain: Domain, arrays: Mapping[str, Array]) -> LinearGauss
     n_discrete = sum(size > 0 for size in sizes)
     if any(size == 0 for size in sizes[:n_discrete]):
         raise ModelError("the real variables do not follow the discrete ones")
-    kinds = ("scopes", "tables", "parents", "intercepts", "coefficients", "sds")
+    kinds = ("parents", "intercepts", "coefficients", "sds")
     take = {name: ArrayParts(arrays[name]) for name in kinds}
-    factors: list[Factor] = []
-    for length in arrays["scope_lengths"].tolist():
-        scope = take["scopes"].integers(length, n_discrete)
-        factors.append(Factor(scope, take["tables"].numbers([sizes[v] for v in scope])))
+    factors = _factors(sizes[:n_discrete], arrays)
     nodes: list[LinearGaussian] = []
     for name, length in zip(domain.names[n_discrete:], arrays["parent_counts"].tolist(), strict=True):
         above = take["parents"].integers(length, len(sizes))

@@ -66,17 +66,6 @@ class TextTable:
             )
         return row
 
-    def columns(self) -> dict[str, Column]:
-        """Return the columns: integers, numbers (missing as NaN), or labels as text (missing as None).
-
-        Integers with gaps are objects, None where missing. Dates are text, as year-month-day.
-        """
-        named = zip(self.names, self.cells, self.conventions, strict=True)
-        return {
-            name: typed([None if c.lower() in self.missing else how.plain(c) for c in column])
-            for name, column, how in named
-        }
-
     def columns_of(self, domain: Domain) -> dict[str, Array]:
         """Return the columns as labels and numbers of a domain (missing as None); other columns are dropped.
 
@@ -227,7 +216,7 @@ def _with_names(table: TextTable) -> TextTable:
 
 
 def typed(cells: Sequence[str | None]) -> Column:
-    """Read plain cells as integers, else as numbers, else as text; None stands for missing values."""
+    """Read plain cells as integers (with gaps: objects), else as numbers, else as text; None where missing."""
     labels = np.empty(len(cells), object)
     labels[:] = cells
     present = [c for c in cells if c is not None]

@@ -13,7 +13,7 @@ from decimal import Context, Decimal
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.domain import Categorical
+from certimap.core.domain import Categorical, Variable
 from certimap.core.logs import log_of
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath, cut
@@ -141,9 +141,7 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
     changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]
     states: list[list[str]] = []
     for variable in model.domain:
-        texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
-        if len(set(texts)) < len(texts):
-            raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
+        texts = state_texts(variable)
         own = _identifiers(texts, "s", longest) if states_too else texts
         changed += [pair for pair in zip(texts, own, strict=True) if pair[0] != pair[1]]
         states.append(own)
@@ -155,6 +153,14 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
             stacklevel=4,
         )
     return WrittenNames(names, states, model.domain.names)
+
+
+def state_texts(variable: Variable, written: Callable[[str], str] = str) -> list[str]:
+    """Return the states of a variable as they are `written`; ModelError for two that are equal."""
+    texts = [written(str(s)) for s in variable.states] if isinstance(variable, Categorical) else []
+    if len(set(texts)) < len(texts):
+        raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
+    return texts
 
 
 def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list[str]:

@@ -23,12 +23,11 @@ from typing import Any
 from xml.sax import ContentHandler, ErrorHandler, SAXException, SAXParseException
 from xml.sax.saxutils import escape, quoteattr
 
-from certimap.core.domain import Categorical
 from certimap.core.steps import at_step
 from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, parsing, read_bytes, read_text, write_text
-from certimap.io.words import Numbers, numbers_of, written, written_names
+from certimap.io.words import Numbers, numbers_of, state_texts, written, written_names
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.unrolled import unrolled
 
@@ -293,10 +292,7 @@ def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
     names = [escape(_checked(name)) for name in model.domain.names]
     for variable, name in zip(model.domain, names, strict=True):
-        texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
-        if len(set(texts)) < len(texts):
-            raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
-        outcomes = "".join(f"<OUTCOME>{escape(_checked(text))}</OUTCOME>" for text in texts)
+        outcomes = "".join(f"<OUTCOME>{escape(_checked(text))}</OUTCOME>" for text in state_texts(variable))
         lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
     for factor in model.factors:
         *parents, child = factor.scope

@@ -9,6 +9,7 @@ import pytest
 from certimap.errors import ParseError
 from certimap.io.cells import MISSING, conventions, day_of, iso
 from certimap.io.text_tables import read_text_table
+from certimap.learn import prepare
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,10 @@ def test_a_file_with_decimal_commas_gaps_and_marks(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes("\ufeffage;spend;when\n40;1,5;01.02.2024\n*;2,25;N/A\n37;;03.02.2024\n".encode())
     table = read_text_table(path, missing=["*"])
-    columns = table.columns()
+    columns = prepare(table)
     assert columns["age"].tolist() == [40, None, 37]
     assert columns["spend"][:2].tolist() == [1.5, 2.25]
+    columns = prepare(table, columns=["when"])
     assert columns["when"].tolist() == ["2024-02-01", None, "2024-02-03"]
     assert "*" not in MISSING
 
@@ -75,4 +77,4 @@ def test_the_separator_of_most_rows_is_taken(tmp_path):
     table = read_text_table(path)
     assert table.separator == ";"
     with pytest.raises(ParseError, match="3 cells where 2 are expected"):
-        table.columns()
+        prepare(table)
