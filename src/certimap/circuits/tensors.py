@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -84,18 +85,24 @@ class TensorPlan:
         states: Ints = np.ascontiguousarray(np.asarray(points).T, dtype=np.int64)
         if np.any(states < 0) or np.any(states >= self.plan.domain.n_states[:, None]):
             raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
-        out = np.empty(len(points))
+
+        def values(part: slice) -> Tensor:
+            leaves: Tensor = self._log_tables.gather(1, self._ints(states[:, part])[self._leaf_var])
+            return self._values(leaves)[-1]
+
+        return self._in_blocks(values, np.empty(len(points)))
+
+    def _in_blocks(self, make: Callable[[slice], Tensor], out: Array) -> Array:
+        """Fill in the rows of an array by blocks that fit the device."""
         start, block = 0, self.block
-        while start < len(points):
-            part = slice(start, start + block)
+        while start < len(out):
+            part = slice(start, min(start + block, len(out)))
             try:
-                leaves: Tensor = self._log_tables.gather(1, self._ints(states[:, part])[self._leaf_var])
-                values: Tensor = self._values(leaves)[-1]
-                out[part] = values.cpu().numpy()
+                out[part] = make(part).cpu().numpy()
             except torch().OutOfMemoryError:
                 block = self.with_less(block)
             else:
-                start += block
+                start = part.stop
         return out
 
     @property
@@ -119,16 +126,7 @@ class TensorPlan:
         """Draw n independent points, shape (n, n_variables); draws depend on the device."""
         domain = self.plan.domain
         out = np.empty((n, len(domain)), domain.point_dtype)
-        start, block = 0, self.block
-        while start < n:
-            size = min(block, n - start)
-            try:
-                out[start : start + size] = self._draw(size, rng).cpu().numpy()
-            except torch().OutOfMemoryError:
-                block = self.with_less(block)
-            else:
-                start += size
-        return out
+        return self._in_blocks(lambda part: self._draw(part.stop - part.start, rng), out)
 
     def _values(self, log_leaves: Tensor) -> Tensor:
         """Return all rows, shape (n_rows, batch), given the rows of leaves."""

@@ -115,15 +115,18 @@ def _paths(case: _Network) -> Estimate:
     return Estimate(text, 1e4, exists and not summed, exists)
 
 
-def _by_paths(case: _Network) -> Posterior:
-    return SwitchingPosterior(case.model, case.query)
-
-
 _OF_PATHS: frozenset[Offer] = frozenset({TwoSided, SwitchingPosterior})
 ROWS: tuple[Row[Any], ...] = (
     Row("mixture of Gaussians", GaussianMixture, frozenset({Probes, NormalsPosterior}), _size, _conditioned),
     _row("probabilities of states", OF_CIRCUIT, _table_of_states, (True, False), (False, False)),
     _row("one mixture of Gaussians", frozenset({Probes, NormalsPosterior}), _one_mixture, (False, True)),
-    Row("paths of states", LinearGaussianNetwork, _OF_PATHS, _paths, _by_paths, _has_paths),
+    Row(
+        "paths of states",
+        LinearGaussianNetwork,
+        _OF_PATHS,
+        _paths,
+        lambda c: SwitchingPosterior(c.model, c.query),
+        _has_paths,
+    ),
     _row("a mixture per state", frozenset({Probes, MixedNormals}), _mixture_per_state, (True, True)),
 )

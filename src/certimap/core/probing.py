@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap.core.arrays import Floats
+from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes, rounded_up
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -91,6 +91,7 @@ class BoxProber(SteadyProber):
 
 
 MAX_ROUNDS = 200
+TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cycle
 
 
 def climb(posterior: Posterior, points: Points) -> Points:
@@ -99,23 +100,27 @@ def climb(posterior: Posterior, points: Points) -> Points:
     Each round changes, in every point that still improves, the variable that gains most. Per point, a round costs
     one `log_mass_each`, or one `log_prob` per neighbour if the posterior has no masses.
     """
-    domain = posterior.domain
-    offsets = domain.offsets
     points = np.array(points)
     active = np.arange(len(points))
-    variable_of = np.repeat(np.arange(len(domain)), domain.n_states)
     for _ in range(MAX_ROUNDS):
-        each = log_probs_of_neighbours(posterior, points[active])
-        own = offsets[:-1] + points[active].astype(np.int64)
-        now = np.take_along_axis(each, own, axis=1).min(axis=1)
-        column = np.argmax(each, axis=1)
-        gain = each[np.arange(len(active)), column]
-        better = gain > now + 1e-12 * (1.0 + np.abs(np.where(np.isfinite(now), now, 0.0)))
-        active, column = active[better], column[better]
+        changed, rises = best_changes(posterior, points[active])
+        active = active[rises]
         if not len(active):
             break
-        points[active, variable_of[column]] = column - offsets[variable_of[column]]
+        points[active] = changed[rises]
     return points
+
+
+def best_changes(posterior: Posterior, points: Points) -> tuple[Points, Flags]:
+    """Return each point with one variable changed for the largest probability, and whether that is larger."""
+    domain, rows = posterior.domain, np.arange(len(points))
+    each = log_probs_of_neighbours(posterior, points)
+    now = np.take_along_axis(each, domain.offsets[:-1] + points.astype(np.int64), axis=1).min(axis=1)
+    column = np.argmax(each, axis=1)
+    rises = each[rows, column] > now + TOO_LITTLE * (1.0 + np.abs(np.where(np.isfinite(now), now, 0.0)))
+    variable, changed = np.repeat(np.arange(len(domain)), domain.n_states)[column], np.array(points)
+    changed[rows, variable] = column - domain.offsets[variable]
+    return changed, rises
 
 
 def log_probs_of_neighbours(posterior: Posterior, points: Points) -> Floats:

@@ -8,6 +8,7 @@ best-first search with tree decomposition for weighted CSP" (2015).
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from certimap.core.arrays import Flags, Ints, pointers, spread
 from certimap.networks.kernels import searches as kernels
 from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
-from certimap.networks.problem import FLOOR, HARD, Problem, Table
+from certimap.networks.problem import FLOOR, HARD, Problem, Table, restrict
 
 
 class Costs:
@@ -122,29 +123,18 @@ class Costs:
         """Return the problem that is left, costs where they are now, and the states kept of each variable."""
         net = self.arrays
         keep = [np.array(dual.alive[at : at + n]) for at, n in zip(net.offset[:-1], dual.n_alive, strict=True)]
-        tables: list[Table] = []
+        kept = dict(zip(self.variables, keep, strict=True))
+        scopes: list[tuple[int, ...]] = [(v,) for v in self.variables]
+        members: list[int] = net.scope.tolist()
+        for first, last in itertools.pairwise(net.scope_ptr):
+            scopes.append(tuple(self.variables[i] for i in members[first:last]))
+        parts = [*np.split(dual.unary, net.offset[1:-1]), *np.split(dual.tables, net.table_ptr[1:-1])]
+        pairs = zip(scopes, parts, strict=False)  # without tables, `split` returns one empty part
+        tables = tuple(Table(scope, part.reshape(self.problem.shape(scope))) for scope, part in pairs)
+        sizes = {v: self.problem.sizes[v] for v in self.variables}
         constant = self.constant + int(dual.bound[0])
-
-        def add(members: Sequence[int], values: Ints) -> None:
-            nonlocal constant
-            open_members = [i for i in members if len(keep[i]) > 1]
-            values = values.reshape([len(keep[i]) for i in open_members])
-            if open_members:
-                tables.append(Table(tuple(self.variables[i] for i in open_members), values))
-            else:
-                constant += int(values)
-
-        for i, states in enumerate(keep):
-            add([i], dual.unary[net.offset[i] + states])
-        for t in range(len(net.table_ptr) - 1):
-            members = [int(i) for i in net.scope[net.scope_ptr[t] : net.scope_ptr[t + 1]]]
-            values = dual.tables[net.table_ptr[t] : net.table_ptr[t + 1]]
-            values = values.reshape([int(net.n_states[i]) for i in members])
-            add(members, values[np.ix_(*(keep[i] for i in members))])
-        kept = {v: keep[i] for i, v in enumerate(self.variables)}
-        sizes = {v: len(k) for v, k in kept.items() if len(k) > 1}
-        problem = Problem(sizes, frozenset(sizes), tuple(tables), constant, 0.0, self.problem.unit)
-        return problem, kept
+        whole = Problem(sizes, frozenset(sizes), tables, constant, 0.0, self.problem.unit)
+        return restrict(whole, kept), kept
 
 
 STALLED = 1e-3  # sweeps end when one gains less than this share of all that came before

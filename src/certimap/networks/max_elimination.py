@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from certimap.networks.elimination_plan import (
 )
 from certimap.networks.kernels.buckets import decode_buckets, lower, max_buckets
 from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, restrict, value_at
+from certimap.networks.reduction import touching
 from certimap.networks.simplify import impossible
 
 
@@ -186,10 +187,7 @@ class Neighbourhoods:
     def __init__(self, problem: Problem, seed: int, control: Control) -> None:
         self._problem, self._control, self._rng = problem, control, np.random.default_rng(seed % 2**32)
         self._names = list(problem.sizes)
-        self._tables: dict[int, list[int]] = {v: [] for v in self._names}
-        for k, table in enumerate(problem.tables):
-            for v in table.scope:
-                self._tables[v].append(k)
+        self._tables = touching(t.scope for t in problem.tables)
         self._size, self._bits, self._n_failed = 0.25 * len(self._names), LEAST_BITS, 0.0
         self.work = 0.0
         self.is_finished = len(self._names) < 2
@@ -208,7 +206,7 @@ class Neighbourhoods:
     def _move(self, states: dict[int, int]) -> bool:
         """Change states in place; return whether that gains."""
         problem = self._problem
-        free = self._group(max(2, int(self._size)))
+        free = connected(problem, self._tables, self._names, max(2, int(self._size)), self._rng)
         tables = tuple(problem.tables[k] for k in sorted({k for v in free for k in self._tables[v]}))
         names = sorted(free.union(*(t.scope for t in tables)))
         sizes = {v: problem.sizes[v] for v in names}
@@ -228,15 +226,19 @@ class Neighbourhoods:
         states.update(found.assignment())
         return found.value > before
 
-    def _group(self, size: int) -> set[int]:
-        """Return a connected group of variables around a random one."""
-        start = self._names[int(self._rng.integers(len(self._names)))]
-        order, seen = [start], {start}
-        for v in order:
-            near = sorted({u for k in self._tables[v] for u in self._problem.tables[k].scope} - seen)
-            self._rng.shuffle(near)
-            order += near
-            seen.update(near)
-            if len(order) >= size:
-                break
-        return set(order[:size])
+
+def connected(
+    problem: Problem, tables: Mapping[int, list[int]], among: Sequence[int], size: int, rng: np.random.Generator
+) -> set[int]:
+    """Return at most `size` queried variables around a random one of `among`, breadth first over the tables."""
+    start = among[int(rng.integers(len(among)))]
+    order, seen, found = [start], {start}, {start}
+    for v in order:
+        near = sorted({u for k in tables[v] for u in problem.tables[k].scope} - seen)
+        rng.shuffle(near)
+        order += near
+        seen.update(near)
+        found |= {u for u in near[: size - len(found)] if u in problem.query}
+        if len(found) >= size:
+            break
+    return found

@@ -19,6 +19,7 @@ from certimap.kernels.parallel import default_workers
 from certimap.networks.conditional import relative_to
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import Prepared, Problem, QueryStates, is_hard, rounding_at, value_at
+from certimap.networks.reduction import touching
 from certimap.networks.simplify import impossible
 from certimap.networks.sum_pass import Total
 from certimap.networks.support import likely_states
@@ -42,10 +43,7 @@ def functions_of(problem: Problem) -> list[Function]:
     found: list[Function] = []
     bearing = [t for t in problem.tables if not known.issuperset(t.scope) and bool(is_hard(t.log_values).any())]
     n_unknown = [len(set(t.scope) - known) for t in bearing]
-    touching: dict[int, list[int]] = {}
-    for k, table in enumerate(bearing):
-        for v in table.scope:
-            touching.setdefault(v, []).append(k)
+    near = touching(t.scope for t in bearing)
     waiting = [k for k, n in enumerate(n_unknown) if n == 1][::-1]
     while waiting:
         scope, values = bearing[waiting.pop()]
@@ -57,7 +55,7 @@ def functions_of(problem: Problem) -> list[Function]:
             continue
         found.append(Function(v, tuple(u for u in scope if u != v), values.argmax(axis=axis)))
         known.add(v)
-        for k in touching[v]:
+        for k in near[v]:
             n_unknown[k] -= 1
             if n_unknown[k] == 1:
                 waiting.append(k)

@@ -201,7 +201,8 @@ class NetworkProber:
             self.kept[own] = 1
         self.dropped = np.full(domain.total_states, -np.inf)
         self.tried_with = int(self.kept.sum())
-        self.now = self._placed(trees.first_tree(self.original, self.plan.exact_entries, self.bits, self.control))
+        whole = trees.exact_tree(self.original, self.plan.exact_entries, self.control)
+        self.now = self._placed(whole or trees.split_tree(self.original, self.bits))
         self.next: PlacedTree | None = None  # with larger tables, until it bounds better
         self.tightener: Tightener | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -109,16 +109,22 @@ def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, Ints]:
     return {i: positions[sizes[i]] for i in variables}
 
 
+def touching(scopes: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """Return which scopes have each variable, by their positions; [] for other variables."""
+    found = defaultdict[int, list[int]](list)
+    for k, scope in enumerate(scopes):
+        for v in scope:
+            found[v].append(k)
+    return found
+
+
 def consistent(tables: Sequence[Bearing], states: dict[int, Ints], check: Callable[[], None]) -> bool:
     """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
 
     `tables`: those with zeros. `states`: of each variable those left, replaced. `check`: called now and then.
     Returns False where a variable has no state left.
     """
-    touching: dict[int, list[int]] = {}
-    for k, table in enumerate(tables):
-        for v in table.scope:
-            touching.setdefault(v, []).append(k)
+    bearing = touching(t.scope for t in tables)
     waiting, is_waiting, n_judged = deque(range(len(tables))), [True] * len(tables), 0
     while waiting:
         if n_judged % POLL_EVERY == 0:
@@ -140,7 +146,7 @@ def consistent(tables: Sequence[Bearing], states: dict[int, Ints], check: Callab
             states[v] = states[v][alive]
             if not len(states[v]):
                 return False
-            for other in touching[v]:
+            for other in bearing[v]:
                 if not is_waiting[other]:
                     is_waiting[other] = True
                     waiting.append(other)

@@ -12,6 +12,7 @@ from certimap.core.arrays import Flags
 from certimap.core.control import Control
 from certimap.core.posterior import FIND_SECONDS
 from certimap.networks.problem import Problem, Table, is_hard
+from certimap.networks.reduction import touching
 
 FAILURES_PER_VARIABLE = 4
 GUIDED_FAILURES_PER_VARIABLE = 0.5
@@ -96,10 +97,7 @@ class _Search:
         self.tables = problem.tables
         self.with_zeros = _with_zeros(problem.tables)
         self.positive = {k: ~is_hard(problem.tables[k].log_values) for k in self.with_zeros}
-        self.touching: dict[int, list[int]] = {v: [] for v in problem.sizes}
-        for k, table in enumerate(problem.tables):
-            for v in table.scope:
-                self.touching[v].append(k)
+        self.touching = touching(t.scope for t in problem.tables)
 
     def propagate(self, left: _Left, changed: Iterable[int]) -> bool:
         """Drop states without support, starting at some tables; False where a variable of these has none left."""

@@ -18,9 +18,7 @@ from certimap.checker.network import MAX_ENTRIES, PlainNetwork, Scope, parts_of
 from certimap.checker.steps import ABSORB, CLOSE, ELIMINATE
 from certimap.core.control import TimeUp
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
-from certimap.networks.orders import best_order
-from certimap.networks.problem import Problem, Table
-from certimap.proofs.relaxations import MAX_ASCENTS, SHARE, ascended, cut, summed_out
+from certimap.proofs.relaxations import MAX_ASCENTS, SHARE, ascended, cut, problem_of, summed_out
 from certimap.proofs.script import MARGIN, Arrays, Box, Open, Script, ScriptPart
 
 SMALL_TABLE, SMALL_SCOPE = 64, 4  # an elimination that makes a table this small is always allowed
@@ -225,15 +223,9 @@ def _growth(network: PlainNetwork, v: int, by: Scope) -> int | None:
     return after - before if after <= before and _determines(network, v, by) else None
 
 
-def _problem(network: PlainNetwork) -> Problem:
-    """Return a network as a problem, for its scopes and sizes only."""
-    tables = [Table(scope, logs) for scope, logs in network.tables.items()]
-    return Problem(network.sizes, frozenset(network.sizes), tuple(tables))
-
-
 def _plan(network: PlainNetwork, most: float) -> EliminationPlan | None:
     """Return a quickly found elimination plan if it takes at most `most` table entries."""
-    found = cheap_plan(_problem(network), most)
+    found = cheap_plan(problem_of(network), most)
     return found if found is not None and _fits(network, found, most) else None
 
 
@@ -245,9 +237,7 @@ def _fits(network: PlainNetwork, found: EliminationPlan, most: float) -> bool:
 
 def _best_plan(script: Script, network: PlainNetwork, most: float) -> EliminationPlan | None:
     """Return a carefully found elimination plan if it takes at most `most` table entries."""
-    problem = _problem(network)
-    order = best_order([t.scope for t in problem.tables], problem.sizes, control=script.control)
-    found = plan(problem, order)
+    found = plan(problem_of(network), control=script.control)
     return found if _fits(network, found, most) else None
 
 

@@ -473,16 +473,9 @@ class RelaxationPlan:
     steps: int = 40  # optimisation steps at each temperature
 
 
-def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
-    """Return the exact tree if it fits, else the split tree of the same order."""
-    order = nuisance_first(problem, control=control)
-    whole = _unsplit(problem, order, max_entries)
-    return whole or SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits))
-
-
-def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
+def exact_tree(problem: Problem, max_entries: float, control: Control | None = None) -> SplitTree | None:
     """Return the tree of nuisance-first elimination, whose bound is exact; None if it is too large."""
-    return _unsplit(problem, nuisance_first(problem), max_entries)
+    return _unsplit(problem, nuisance_first(problem, control=control), max_entries)
 
 
 def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:

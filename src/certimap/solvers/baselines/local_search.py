@@ -14,11 +14,10 @@ from certimap.core.box import Boxes, Points
 from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Draws, Masses, Posterior
-from certimap.core.probing import log_probs_of_neighbours
+from certimap.core.probing import best_changes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, LabelHeuristic
 
-TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cycle
 ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completion
 
 
@@ -75,25 +74,12 @@ class HillClimb(LabelHeuristic):
             n = min(self.batch, n_left)
             points, n_left = first_points(state.posterior, n, state.rng), n_left - n
             ledger.candidates(points)
-        points = _risen(state.posterior, points)
+        changed, rises = best_changes(state.posterior, points)
+        points = np.unique(changed[rises], axis=0)
         if len(points):
             ledger.candidates(points)
         done = not len(points) and n_left == 0
         return replace(state, points=points, n_left=n_left, n_steps=state.n_steps + 1, done=done)
-
-
-def _risen(posterior: Posterior, points: Points) -> Points:
-    """Return each point after its best change; points that no change improves are left out."""
-    domain = posterior.domain
-    log_probs = log_probs_of_neighbours(posterior, points)
-    rows = np.arange(len(points))
-    now = log_probs[rows, domain.offsets[0] + points[:, 0].astype(np.int64)]
-    best = np.argmax(log_probs, axis=1)
-    rises = log_probs[rows, best] > now + TOO_LITTLE * (1.0 + np.abs(np.where(np.isfinite(now), now, 0.0)))
-    variable = np.repeat(np.arange(len(domain)), domain.n_states)[best]
-    changed = points.copy()
-    changed[rows, variable] = best - domain.offsets[variable]
-    return np.unique(changed[rises], axis=0)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability
 from certimap.networks.choices import ChoiceBounds
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
+from certimap.networks.max_elimination import connected
 from certimap.networks.mixed_tree import Memory, MixedTree, StateBounds
 from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
+from certimap.networks.reduction import touching
 from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
 
 Mask = NDArray[np.bool_]
@@ -86,10 +88,7 @@ class BoxBounds:
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         scopes = [t.scope for t in problem.tables]
         self.base = list(best_order(scopes, problem.sizes, control=control).order)
-        self.tables: dict[int, list[int]] = {v: [] for v in problem.sizes}
-        for k, table in enumerate(problem.tables):
-            for v in table.scope:
-                self.tables[v].append(k)
+        self.tables = touching(scopes)
         self.recipe = Recipe(PLACE)
         self.memory = Memory(0.5 * tuning.memory_share * control.memory_limit)
         most_bytes = tuning.memory_share * control.memory_limit
@@ -183,20 +182,6 @@ class BoxBounds:
         if not self.variables:
             return math.inf
         return float(np.maximum.reduceat(np.where(mask, each, -np.inf), self.starts[:-1]).min())
-
-    def group(self, rng: np.random.Generator, size: int) -> set[int]:
-        """Return connected queried variables around a random one, at most `size`."""
-        start = self.variables[int(rng.integers(len(self.variables)))]
-        order, seen, found = [start], {start}, {start}
-        for v in order:
-            near = sorted({u for k in self.tables[v] for u in self.problem.tables[k].scope} - seen)
-            rng.shuffle(near)
-            order += near
-            seen.update(near)
-            found |= {u for u in near[: size - len(found)] if u in self.problem.query}
-            if len(found) >= size:
-                break
-        return found
 
     def _learn(self, tree: MixedTree, found: StateBounds, log2_work: float) -> None:
         """Keep what waiting brings for each variable, and an order that runs to the one which brings most."""
@@ -523,7 +508,8 @@ class FullWidth(WholeSpaceSolver):
         inner: list[int] = states.to_problem(point[None])[0][0].tolist()
         now = dict(zip(states.variables, inner, strict=True))
         state.move_size = min(state.move_size or 0.25 * n, n - 1.0)
-        free = bounds.group(state.rng, max(2, int(state.move_size)))
+        size = max(2, int(state.move_size))
+        free = connected(bounds.problem, bounds.tables, bounds.variables, size, state.rng)
         mask = np.zeros(bounds.n_columns, np.bool_)
         for i, v in enumerate(bounds.variables):
             a, b = bounds.starts[i], bounds.starts[i + 1]

@@ -12,19 +12,17 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
-from certimap.core.control import Control, TimeUp
+from certimap.core.control import Control
 from certimap.core.posterior import Capability
 from certimap.errors import SolverError
 from certimap.networks.cuts import solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added, plan
 from certimap.networks.expansions import Expansions
-from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import (
     FLOOR,
     HARD,
     WIDE_REACH,
-    FineIntegers,
     Problem,
     above_nats,
     below_nats,
@@ -213,7 +211,7 @@ class HybridBestFirst(Solver):
             state.is_eliminated = self._is_maximised(state, ledger, order)
             return state.is_eliminated
         fine = to_fine_integers(problem, most_added(problem, order))
-        found = self._maximum(context, order, problem, fine)
+        found = context.maximum(problem, order, order.n_entries, fine)
         if found is None:
             return False
         ranked = list(itertools.islice(found.ranked(), context.top_k + 1))
@@ -259,7 +257,7 @@ class HybridBestFirst(Solver):
         problem = state.posterior.problem
         for reach in dict.fromkeys((narrow_reach(problem), WIDE_REACH)):
             fine = to_fine_integers(problem, most_added(problem, order), reach)
-            found = self._maximum(state.context, order, problem, fine)
+            found = state.context.maximum(problem, order, order.n_entries, fine)
             if found is None:
                 return False
             value = float(ledger.candidates(state.point(found.assignment())[None, :])[0])
@@ -269,24 +267,6 @@ class HybridBestFirst(Solver):
             if ledger.satisfied or bound <= value + rounding:
                 return True
         return False
-
-    def _maximum(
-        self, context: Context, order: EliminationPlan, problem: Problem, fine: FineIntegers
-    ) -> MaxElimination | None:
-        """Eliminate a problem of integers; None where the time does not suffice."""
-        try:
-            found = MaxElimination(
-                problem,
-                order,
-                workers=context.workers,
-                control=context.control,
-                keep_tables=context.lists_all,
-                fine=fine,
-            )
-        except TimeUp:
-            return None
-        context.work += int(order.n_entries)
-        return found
 
     def _set_levels(self, state: HybridState, ledger: Ledger) -> None:
         """Set what is close enough: for the k best by the ledger's threshold, else by a margin per component."""

@@ -18,7 +18,7 @@ from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.max_elimination import MaxElimination, Neighbourhoods
 from certimap.networks.orders import HOPELESS, best_order, min_fill
-from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
 from certimap.solvers.networks import root_bound
 from certimap.solvers.networks.root_bound import RootBound
@@ -71,6 +71,20 @@ class Context:
         is_affordable = seconds <= min(AFFORDABLE, TIME_SHARE * self.control.seconds_left)
         share = SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
         return share * elimination.n_entries / ENTRIES_PER_VISIT
+
+    def maximum(
+        self, problem: Problem, plan: EliminationPlan, work: float, fine: FineIntegers | None = None
+    ) -> MaxElimination | None:
+        """Eliminate a problem for so much work; None where the time does not suffice."""
+        lists, control = self.lists_all, self.control
+        try:
+            found = MaxElimination(
+                problem, plan, workers=self.workers, control=control, keep_tables=lists, fine=fine
+            )
+        except TimeUp:
+            return None
+        self.work += int(work)
+        return found
 
     def fits(self, elimination: EliminationPlan) -> bool:
         """Whether an elimination keeps to the limits."""
@@ -153,17 +167,10 @@ class Eliminating:
         return self._before.n_bytes
 
     def advance(self, component: Component, context: Context) -> Phase:
-        try:
-            found = MaxElimination(
-                component.problem,
-                component.plan,
-                workers=context.workers,
-                control=context.control,
-                keep_tables=context.lists_all,
-            )
-        except TimeUp:
+        plan = component.plan
+        found = context.maximum(component.problem, plan, plan.n_entries / ENTRIES_PER_VISIT)
+        if found is None:
             return self
-        context.work += int(component.plan.n_entries / ENTRIES_PER_VISIT)
         if context.lists_all:
             self._report(found, component, context)
         else:
