@@ -59,7 +59,7 @@ CASES = {
         ["asia.bif", "--evidence-file", "@bad.evid"],
         ["bad.evid", "99", "0 to 7"],
     ),
-    "evidence file of no known kind": (["asia.bif", "--evidence-file", "@bad.txt"], ["bad.txt", ".evid"]),
+    "evidence file of no known kind": (["asia.bif", "--evidence-file", "@model.xyz"], ["model.xyz", ".evid"]),
     "query file of no known kind": (["asia.bif", "--query-file", "@bad.txt"], ["bad.txt", ".query"]),
     "query twice over": (["asia.bif", "-q", "lung", "--query-file", "@list.json"], ["--query-file"]),
     "too large": (

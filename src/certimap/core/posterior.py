@@ -391,9 +391,13 @@ class FunctionPosterior:
     ) -> None:
         self.domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         self._sample, self._log_prob = sample, log_prob
-        self.facts = Facts.of(
+        self._facts = Facts.of(
             self.domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
         )
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Return `n` independent points, shape (n, n_variables): state positions, or values of real variables.

@@ -26,6 +26,7 @@ from certimap.kernels.mixture_bounds import EPS
 
 INDEPENDENT = 1e-10  # smaller correlations are rounding errors
 ROUNDS = 4  # rounds of climbing within a box to its point of tangency
+CLOSE = 0.1  # of the gap between two sides of a density: boxes known that well above the upper side stay whole
 NEAR = 0.5  # largest variation of conditional means, in standard deviations, for tangents at a box's middle
 
 
@@ -141,15 +142,18 @@ class WindowedNormals(NormalsPosterior):
 
     def prober(self) -> WindowedProber:
         """Return a prober of boxes."""
-        return WindowedProber(self if self.above is None else self.above, self.log_rest)
+        return WindowedProber(self) if self.above is None else WindowedProber(self.above, self)
 
 
 class WindowedProber(NormalsProber):
-    """Probes Gaussians that lie above the components in each box."""
+    """Probes Gaussians that lie above the components in each box.
 
-    def __init__(self, posterior: WindowedNormals, log_rest: float = -np.inf) -> None:
+    `below` is the density whose boxes it bounds if `posterior` lies above that.
+    """
+
+    def __init__(self, posterior: WindowedNormals, below: WindowedNormals | None = None) -> None:
         super().__init__(posterior)
-        self.log_rest = log_rest
+        self.below = below
         self.windows: Windows = posterior.windows
         self.whole: NormalArrays = self.normals
         self.work *= 4
@@ -171,10 +175,19 @@ class WindowedProber(NormalsProber):
             found.append(super().probe(SearchBoxes(boxes.mask[one], boxes.low[one], boxes.high[one])))
         self.normals = self.whole
         joined = _joined(found)
-        if self.log_rest > -np.inf:
-            bounds = (np.logaddexp(x, self.log_rest) for x in (joined.log_bound, joined.each_bound))
-            joined = replace(joined, **dict(zip(("log_bound", "each_bound"), bounds, strict=True)))
-        return joined
+        return joined if self.below is None else self._moved(joined, low, high, self.below)
+
+    def _moved(self, answers: Answers, low: Floats, high: Floats, below: WindowedNormals) -> Answers:
+        """Return answers for the density below, boxes frozen whose bounds are hardly above its values there."""
+        bounds = (np.logaddexp(x, below.log_rest) for x in (answers.log_bound, answers.each_bound))
+        is_finite = np.all(np.isfinite(low) & np.isfinite(high), axis=1)
+        first, last = (np.where(is_finite[:, None], x, 0.0) for x in (low, high))
+        middles = 0.5 * first + 0.5 * last
+        values, least = self.of.log_prob(middles), below.log_prob(middles)
+        with np.errstate(invalid="ignore"):
+            is_close = is_finite & (answers.log_bound - values <= CLOSE * (values - least))
+        splits = np.where(is_close[:, None], np.nan, answers.splits)
+        return replace(answers, **dict(zip(("log_bound", "each_bound"), bounds, strict=True)), splits=splits)
 
     def _covers(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return tops (rows, K) and means (rows, K, n) of Gaussians that lie above the components in boxes."""

@@ -46,10 +46,14 @@ class TablePosterior:
         self.probs: Floats = weights / weights.sum()
         with np.errstate(divide="ignore"):
             self._log_probs = np.log(self.probs)
-        self.facts, self.looseness = Facts.of(self.domain, log_evidence=log_evidence), looseness
+        self._facts, self.looseness = Facts.of(self.domain, log_evidence=log_evidence), looseness
         self.points: Points = all_points(self.domain)
         sizes = self.domain.n_states
         self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, from the union of disjoint boxes if given."""
