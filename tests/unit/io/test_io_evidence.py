@@ -112,7 +112,7 @@ def test_json_values_mean_what_they_do_in_python(file):
         ("e.csv", "a,,b\n1,2,3\n", "column 2 has no name"),
         ("e.csv", "a,a\n1,1\n", "two columns"),
         ("e.csv", 'a,b\n"1,1', "where 2 are expected"),
-        ("e.txt", "", "'.txt' names no evidence format; expected .evid, .csv, .json"),
+        ("e.xyz", "", "'.xyz' names no evidence format; expected .evid, .csv"),
         ("e.cvs", "", "did you mean 'csv'"),
     ],
 )

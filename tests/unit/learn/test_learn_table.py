@@ -107,7 +107,7 @@ def test_frames_are_matched_by_name():
         (np.zeros(4), "two dimensions"),
         ({"a": [1, 2], "b": [1]}, "different lengths"),
         ({"a": [None, None]}, "'a' has no value at all"),
-        ({"a": np.array(["2020-01-01"], "datetime64[D]")}, "datetime64"),
+        ({"a": np.array(["2020-01-01"], "datetime64[D]")}, "holds dates"),
         ({"a": [0.5, np.inf]}, "number of size inf"),
         ([[1, 2], [3]], "different lengths"),
     ],
