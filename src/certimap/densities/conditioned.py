@@ -21,15 +21,18 @@ from certimap.errors import ModelError, QueryError
 def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[GaussianMixture, Hidden | None]:
     """Sum the variables after `asked`, restricted to intervals, out of p(asked, others | values).
 
-    Returns the density of `asked`, without the intervals of the others, and these intervals, if any. Raises
-    ModelError if two of the others depend on each other given `asked`.
+    Returns the density of `asked`, without the intervals of the others, and these intervals, if any. Where two of
+    the others depend on each other given `asked`, returns `joint` and None.
     """
     names, others = query.domain.names, hidden_variables(query)
     mixture = joint.marginal([names[i] for i in asked])
     if not others:
         return mixture, None
     limits = limits_of(query, others)
-    windows = windows_of(joint, len(asked), *limits)
+    try:
+        windows = windows_of(joint, len(asked), *limits)
+    except ModelError:
+        return joint, None
     try:
         masses, slack = masses_of(joint.marginal([names[i] for i in others]), query, is_exact=True)
     except ModelError:  # they depend on each other when no variable is queried
@@ -82,19 +85,15 @@ def log_evidence_of(model: GaussianMixture, query: Query) -> float:
 def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
     """Condition a mixture on a query over its domain, with at least one variable.
 
-    Raises ModelError if variables that are summed out are restricted to intervals and depend on each other, and
-    QueryError if the evidence lies so far out that its density is beyond floats.
+    Raises QueryError if the evidence lies so far out that its density is beyond floats, and ModelError if many
+    variables that are summed out are restricted to intervals and depend on each other.
     """
     names = query.domain.names
     queried: list[int] = query.variables.tolist()
     kept = [*queried, *hidden_variables(query)]
     joint = model.marginal([names[i] for i in [*kept, *query.values]])
     joint, log_evidence = joint.given({names[i]: value for i, value in query.values.items()})
-    joint = joint.marginal([names[i] for i in kept])
-    try:
-        mixture, hidden = hide(joint, query, queried)
-    except ModelError:  # variables in intervals depend on each other
-        return between_mixtures(joint, log_evidence, query, workers)
+    mixture, hidden = hide(joint.marginal([names[i] for i in kept]), query, queried)
     return within_limits(mixture, log_evidence, query, workers, hidden)
 
 
@@ -106,10 +105,15 @@ def within_limits(
     hidden: Hidden | None = None,
     log_slack: float = 0.0,
 ) -> NormalsPosterior:
-    """Return p(real query variables | values) inside intervals; `log_slack` is the error of the log weights."""
+    """Return p(real query variables | values) inside intervals; `log_slack` is the error of the log weights.
+
+    `mixture` and `hidden` are those of `hide`.
+    """
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     low, high = limits_of(query, real)
-    if hidden is not None:
+    if len(mixture.domain) > len(real):
+        posterior = between_mixtures(mixture, log_evidence, query, workers)
+    elif hidden is not None:
         posterior = WindowedNormals(mixture, log_evidence, low, high, workers, hidden)
     else:
         made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals

@@ -68,7 +68,9 @@ class Components:
 
     states: Ints  # the states of the queried discrete variables, in the query's order, shape (K, n)
     log_weights: Floats  # ln p(configuration | evidence), shape (K,)
-    mixture: GaussianMixture | None  # the queried real variables, in the query's order, with those weights
+    # The queried real variables, in the query's order, with those weights; then real variables that are summed out
+    # inside intervals, if they depend on each other.
+    mixture: GaussianMixture | None
     log_evidence: float  # ln of the probability, or density, of the evidence, without the intervals of `hidden`
     log_slack: float  # a bound on the rounding error, in nats, of the discrete model's logs: the weights
     hidden: Hidden | None = None  # the intervals of real variables that are summed out, if any is queried
@@ -178,9 +180,8 @@ class LinearGaussianNetwork(Model):
     def components(self, query: Query) -> Components:
         """Condition on the evidence of a `query`, ignoring the intervals of queried variables.
 
-        Raises TooLarge for more than 4096 configurations, ImpossibleEvidence where the evidence has no
-        probability, and ModelError if variables that are summed out are restricted to intervals and depend on each
-        other.
+        Raises TooLarge for more than 4096 configurations, and ImpossibleEvidence where the evidence has no
+        probability.
         """
         from certimap.densities.conditioned import hidden_variables, hide, masses_of, total_of  # compiled code
 

@@ -256,6 +256,40 @@ def test_densities_with_dependent_intervals_lie_between_two_mixtures(seed, inter
     assert result.certified
 
 
+def log_chain(c, x):
+    """ln p(c, x, 0 <= y <= 1, .3 <= z <= 2) in a chain c -> x -> y -> z <- c."""
+    mean, sd = (0.0, 0.5)[c], (0.9, 1.1)[c]
+
+    def inside(y):
+        ends = stats.norm.cdf((0.3, 2.0), mean + (1.0, -0.6)[c] * y, sd)
+        return stats.norm.pdf(y, 0.2 + 0.7 * x, 0.8) * (ends[1] - ends[0])
+
+    own = np.log((0.35, 0.65)[c]) + stats.norm.logpdf(x, (-1.0, 1.5)[c], (1.0, 0.7)[c])
+    return own + np.log(integrate.quad(inside, 0.0, 1.0)[0])
+
+
+@pytest.mark.parametrize("query", [["c", "x"], ["x"]])
+def test_networks_take_dependent_intervals_beside_real_queries(query):
+    gaussian = cm.LinearGaussian
+    nodes = [
+        gaussian("x", ["c"], [-1.0, 1.5], sd=[1.0, 0.7]),
+        gaussian("y", ["x"], 0.2, [0.7], sd=0.8),
+        gaussian("z", ["y", "c"], [0.0, 0.5], [[1.0], [-0.6]], sd=[0.9, 1.1]),
+    ]
+    network = cm.LinearGaussianNetwork(nodes, cm.BayesianNetwork.from_cpts({"c": [0, 1]}, {}, {"c": [0.35, 0.65]}))
+    result = cm.map_query(network, query, {"y": (0.0, 1.0), "z": (0.3, 2.0)}, rng=0)
+
+    def height(x, states=(0, 1)):
+        values = [log_chain(c, x) for c in states]
+        return max(values) if "c" in query else logsumexp(values)
+
+    assert result.certified
+    x = result.assignment["x"]
+    own = height(x, (result.assignment["c"],) if "c" in query else (0, 1))
+    assert own - 1e-3 < result.log_joint <= own + 1e-9
+    assert max(map(height, np.linspace(x - 1.0, x + 1.0, 41))) <= result.log_joint_upper_bound < own + 0.01
+
+
 def test_too_many_slices_are_refused():
     model = cm.GaussianMixture([1.0], np.zeros((1, 3)), (np.eye(3) * 1e-7 + 1.0)[None])
     with pytest.raises(ModelError, match="slices are too many or too wide; query one too"):
