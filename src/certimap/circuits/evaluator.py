@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,7 +21,7 @@ from certimap.core.arrays import Array, Flags, Floats, Ints, Ints16, Ints32, Wor
 from certimap.core.box import Boxes, Points
 from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, SMALLEST_FACTOR, UNIT_BITS
 from certimap.errors import QueryError
-from certimap.kernels.parallel import for_blocks
+from certimap.kernels.parallel import PerThread, for_blocks
 
 LN_2 = math.log(2.0)
 # 64 rows of states of this many variables outgrow a core's cache. Only access in memory order lets the processor
@@ -137,7 +134,6 @@ def _scales(plan: Plan) -> Floats:
     return np.where(np.isfinite(scales), scales, 1.0)
 
 
-T = TypeVar("T")
 POINT, MASS = 0, 1
 _LANES = 8
 _LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
@@ -168,13 +164,6 @@ class Block:
         has = np.flatnonzero(self.has[rows])
         out[has] -= LN_UNIT * self.counts[rows, :lanes][has]
         return out
-
-
-class PerThread(threading.local, Generic[T]):
-    """A value made once per thread and used for all its tasks: fresh memory costs more than a small task."""
-
-    def __init__(self, make: Callable[[], T]) -> None:  # called again in every thread
-        self.value = make()
 
 
 class Evaluator:

@@ -372,14 +372,20 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
 
 
-def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decides: Ints32) -> None:
-    """Mark sums of leaves of one real variable with disjoint supports: at most one leaf is nonzero."""
+def supports(circuit: Circuit) -> tuple[Floats, Floats]:
+    """Return where the density of each leaf begins and ends, shape (n_nodes,); infinite elsewhere."""
     low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
     for code, leaf in leaf_kinds().items():
         nodes = np.flatnonzero(circuit.kind == code)
         if leaf.support is not None and len(nodes):
             params = (circuit.params[circuit.param_ptr[nodes] + k] for k in range(len(leaf.parameters)))
             low[nodes], high[nodes] = leaf.support(*params)
+    return low, high
+
+
+def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decides: Ints32) -> None:
+    """Mark sums of leaves of one real variable with disjoint supports: at most one leaf is nonzero."""
+    low, high = supports(circuit)
     for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0) & (single >= 0) & (decides < 0)):
         children = circuit.children_of(int(node))
         order = children[np.argsort(low[children], kind="stable")]

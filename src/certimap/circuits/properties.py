@@ -146,7 +146,8 @@ def _explicit_scopes(circuit: Circuit, parents: Ints32) -> list[int]:
     return scopes
 
 
-def _bits(scope: int) -> list[int]:
+def variables_of(scope: int) -> list[int]:
+    """Return the variables of a scope, which is held as bits."""
     return [i for i, bit in enumerate(reversed(f"{scope:b}")) if bit == "1"]
 
 
@@ -162,7 +163,7 @@ def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[
         for child in children:
             shared = union & scopes[child] & ~skipped
             if shared:
-                return node, _bits(shared)[0]
+                return node, variables_of(shared)[0]
             union |= scopes[child]
     return None
 
@@ -186,7 +187,7 @@ def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
             lacks[edge] = lack
     at_root = ((1 << len(domain)) - 1) & ~skipped & ~scopes[circuit.root]
     constants: dict[int, int] = {}  # variable -> its constant leaf
-    for i in (i for lack in (*lacks.values(), at_root) for i in _bits(lack)):
+    for i in (i for lack in (*lacks.values(), at_root) for i in variables_of(lack)):
         if not domain.n_states[i]:
             raise ModelError(
                 f"the circuit leaves the real variable {domain.names[i]!r} free in places; "
@@ -207,7 +208,7 @@ def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
         own = (int(circuit.leaf_var[node]), circuit.params_of(node))
         made.append(builder.add(int(circuit.kind[node]), members, weights, *own))
         for lack in wanted.get(node, ()):
-            wider[node, lack] = builder.product([made[node], *(constants[i] for i in _bits(lack))])
+            wider[node, lack] = builder.product([made[node], *(constants[i] for i in variables_of(lack))])
     if at_root:
-        builder.product([len(builder) - 1, *(constants[i] for i in _bits(at_root))])
+        builder.product([len(builder) - 1, *(constants[i] for i in variables_of(at_root))])
     return builder.build(normalised=False)

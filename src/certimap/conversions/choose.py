@@ -10,17 +10,15 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from certimap.core.arrays import Floats
-from certimap.core.box import Boxes, Points
 from certimap.core.control import BYTES_PER_ENTRY, Limits, TimeUp
-from certimap.core.domain import Categorical, Domain
+from certimap.core.domain import Categorical
 from certimap.core.model import Model
 from certimap.core.named import at, place_of
 from certimap.core.posterior import (
     Capability,
     Decodes,
     Draws,
-    Facts,
+    FunctionPosterior,
     Guesses,
     Masses,
     Offer,
@@ -137,30 +135,10 @@ def rows_of(model: Model) -> list[Row[Any]]:
     return [row for row in (*own, *_ROWS) if isinstance(model, row.accepts)]
 
 
-@dataclass(frozen=True)
-class CompletePosterior:
-    """The distribution over no variables: one empty assignment, of probability 1."""
-
-    log_evidence: float  # ln p(e) where e assigns every variable; of a Markov network, of the unnormalised product
-    domain: Domain = field(default_factory=lambda: Domain(()))
-
-    @property
-    def facts(self) -> Facts:
-        """Properties of the posterior for solvers."""
-        return Facts.of(self.domain, log_evidence=self.log_evidence)
-
-    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Return n empty assignments, shape (n, 0)."""
-        return np.empty((n, 0), np.int16)
-
-    def log_prob(self, points: Points) -> Floats:
-        """Return ln 1 for each row of `points`, shape (batch,)."""
-        return np.zeros(len(points))
-
-
-def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) -> CompletePosterior:
+def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) -> Posterior:
     """Return the posterior of a query whose evidence assigns every variable; ImpossibleEvidence if p(e) = 0.
 
+    It is over no variables: one empty assignment has the probability 1.
     `condition` conditions the model on a query with query variables. It is called for one variable (with the
     fewest states) given all others, the model's cheapest query.
     """
@@ -187,7 +165,8 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
     log_evidence = float(posterior.log_prob(point)[0]) + shift
     if log_evidence == -math.inf:
         raise ImpossibleEvidence("the evidence has probability 0 under the model; it assigns every variable")
-    return CompletePosterior(log_evidence)
+    known = log_evidence
+    return FunctionPosterior((), lambda n, rng: np.empty((n, 0)), lambda x: np.zeros(len(x)), log_evidence=known)
 
 
 Wants = tuple[Capability | str, ...]

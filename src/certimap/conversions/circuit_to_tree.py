@@ -9,7 +9,7 @@ variable. Leaves are emissions. Summing the latent variables out gives the circu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib import import_module
@@ -21,6 +21,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
+from certimap.circuits.properties import variables_of
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
 from certimap.core.box import Answers, Points, SearchBoxes
 from certimap.core.control import Control, WorkClock
@@ -58,10 +59,8 @@ def tree_of_circuit(
     Raises TimeUp if the deadline of `control` leaves too little time.
     """
     control = control or Control()
-    if not plan.domain.is_discrete or not _may_be_structured(plan, control):
-        return None
-    tree = _Tree(_Nodes.of(plan, control), max_table, control)
-    if not tree.grow():
+    tree = _grown(plan, max_table, control)
+    if tree is None:
         return None
     with WorkClock(control, DOING, SECONDS_PER_ENTRY).piece(tree.n_entries):
         posterior = BucketTreePosterior.from_tree(
@@ -89,10 +88,8 @@ def network_of_circuit(circuit: Circuit, control: Control) -> BayesianNetwork | 
     if not domain.is_discrete or not circuit.is_normalised:
         return None
     plan = CircuitPosterior.from_circuit(circuit, make_query(domain), control=control).plan
-    if not _may_be_structured(plan, control):
-        return None
-    tree = _Tree(_Nodes.of(plan, control), MAX_SPREAD * plan.n_edges, control)
-    if not tree.grow():
+    tree = _grown(plan, MAX_SPREAD * plan.n_edges, control)
+    if tree is None:
         return None
     n, shapes = len(domain), [table.shape[1] for table in tree.transitions]
     latent = [Categorical(f"latent {k} of the circuit", tuple(range(size))) for k, size in enumerate(shapes)]
@@ -102,6 +99,14 @@ def network_of_circuit(circuit: Circuit, control: Control) -> BayesianNetwork | 
     emitted = zip(tree.latent_of.tolist(), tree.emissions, strict=True)
     tables += [Factor.from_log((n + above, i), table) for i, (above, table) in enumerate(emitted)]
     return BayesianNetwork(Domain((*domain, *latent)), tables, [v.name for v in latent])
+
+
+def _grown(plan: Plan, max_table: int, control: Control) -> _Tree | None:
+    """Return the tree of a structured plan over categorical variables; None for other plans and larger tables."""
+    if not plan.domain.is_discrete or not _may_be_structured(plan, control):
+        return None
+    tree = _Tree(_Nodes.of(plan, control), max_table, control)
+    return tree if tree.grow() else None
 
 
 def _may_be_structured(plan: Plan, control: Control) -> bool:
@@ -148,14 +153,6 @@ def _components(upper: Ints | Ints32, lower: Ints | Ints32, size: int) -> Ints32
     sparse: Any = import_module("scipy.sparse")  # no types there
     joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
     return sparse.csgraph.connected_components(joins, directed=False)[1]
-
-
-def _positions(mask: int) -> Iterator[int]:
-    """Yield the variables of a scope."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 @dataclass(eq=False)
@@ -341,13 +338,13 @@ class _Tree:
 
 def _common_blocks(scope: int, splits: Sequence[Sequence[int]]) -> dict[int, int] | None:
     """Number each variable by its finest block that no product cuts; None where parts do not cover the scope."""
-    block_of = {v: v for v in _positions(scope)}
+    block_of = {v: v for v in variables_of(scope)}
     members = {v: [v] for v in block_of}
     for split in {tuple(sorted(split)) for split in splits}:
         if sum(split) != scope:
             return None
         for part in split:
-            blocks = {block_of[v] for v in _positions(part)}
+            blocks = {block_of[v] for v in variables_of(part)}
             first, *others = sorted(blocks, key=lambda b: -len(members[b]))
             for other in others:
                 for v in members.pop(other):

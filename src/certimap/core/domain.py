@@ -34,11 +34,7 @@ def _as_whole(text: str) -> str:
     return found[1] if found else text
 
 
-def _grouped(states: Iterable[Label], key: Callable[[Label], str]) -> dict[str, list[Label]]:
-    groups: dict[str, list[Label]] = {}
-    for state in states:
-        groups.setdefault(key(state), []).append(state)
-    return groups
+_FOLDS: tuple[Callable[[str], str], ...] = (str, _as_whole, str.casefold)
 
 
 def _check_name(name: Any) -> None:
@@ -114,34 +110,28 @@ class Categorical:
         """
         if text in self._positions:
             return self.states[self._positions[text]]
-        for found in (
-            self._by_text.get(text, []),
-            self._by_number.get(_as_whole(text), []),
-            self._by_case.get(text.casefold(), []),
-        ):
-            if len(found) == 1:
+        for fold, groups in zip(_FOLDS, self._groups, strict=True):
+            if len(found := groups.get(fold(text), [])) == 1:
                 return found[0]
         return self.states[self.index(text)]
 
     @cached_property
-    def _by_text(self) -> dict[str, list[Label]]:
-        return _grouped(self.states, str)
-
-    @cached_property
-    def _by_number(self) -> dict[str, list[Label]]:
-        return _grouped(self.states, lambda state: _as_whole(str(state)))
-
-    @cached_property
-    def _by_case(self) -> dict[str, list[Label]]:
-        return _grouped(self.states, lambda state: str(state).casefold())
+    def _groups(self) -> list[dict[str, list[Label]]]:
+        """The states that print alike, by their text under each of `_FOLDS`."""
+        found: list[dict[str, list[Label]]] = [{} for _ in _FOLDS]
+        for state in self.states:
+            for fold, groups in zip(_FOLDS, found, strict=True):
+                groups.setdefault(fold(str(state)), []).append(state)
+        return found
 
     def _meant(self, label: object) -> str:
         """Return a hint: the state that prints the same, else near misses, else the list of states."""
-        same = self._by_number.get(_as_whole(str(label)), [])
+        by_text, by_number, _ = self._groups
+        same = by_number.get(_as_whole(str(label)), [])
         if len(same) == 1:
             kind = "text" if isinstance(same[0], str) else f"of type {type(same[0]).__name__}"
             return f"its states are {kind}: give {same[0]!r}"
-        return f"its states are {_shown(self.states)}{did_you_mean(str(label), self._by_text)}"
+        return f"its states are {_shown(self.states)}{did_you_mean(str(label), by_text)}"
 
 
 @dataclass(frozen=True)

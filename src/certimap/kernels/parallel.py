@@ -8,11 +8,13 @@ process, and no block running after the call.
 from __future__ import annotations
 
 import os
+import threading
 from _thread import start_new_thread
 from collections.abc import Callable
 from contextvars import copy_context
 from itertools import count
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 
 def default_workers() -> int:
@@ -20,6 +22,16 @@ def default_workers() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+T = TypeVar("T")
+
+
+class PerThread(threading.local, Generic[T]):
+    """A value made once per thread and used for all its tasks: fresh memory costs more than a small task."""
+
+    def __init__(self, make: Callable[[], T]) -> None:  # called again in every thread
+        self.value = make()
 
 
 class _Job:

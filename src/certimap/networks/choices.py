@@ -14,6 +14,7 @@ from certimap.core.control import Control
 from certimap.networks.delayed_orders import DelayedOrder, EliminationGraph
 from certimap.networks.mixed_tree import Memory, MixedTree
 from certimap.networks.problem import ROUNDING, Problem, Table
+from certimap.networks.reduction import touching
 
 NOISE = 3.0  # log base 2 by which random orders misjudge cliques
 LIMITS = (2.0, 4.0, 6.0, 10.0)  # log base 2 of how much smaller hidden cliques stay than all cliques together
@@ -154,12 +155,8 @@ class ChoiceBounds:
 
 def _own_tables(problem: Problem, variables: Collection[int]) -> dict[int, Table]:
     """Return the table of each of some variables that has a single one."""
-    found: dict[int, list[Table]] = {v: [] for v in sorted(variables)}
-    for table in problem.tables:
-        for v in table.scope:
-            if v in found:
-                found[v].append(table)
-    return {v: own[0] for v, own in found.items() if len(own) == 1}
+    near = touching(t.scope for t in problem.tables)
+    return {v: problem.tables[near[v][0]] for v in sorted(variables) if len(near[v]) == 1}
 
 
 def _last(table: Table, v: int) -> tuple[list[int], Array]:

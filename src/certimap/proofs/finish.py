@@ -23,7 +23,7 @@ from certimap.checker.numbers import UNIT
 from certimap.checker.verdict import LARGEST_TOLERANCE
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
-from certimap.circuits.leaves.kind import leaf_kinds
+from certimap.circuits.plan import supports
 from certimap.core.arguments import Record, check_number, is_path, keywords_hinted
 from certimap.core.arrays import Array, Floats
 from certimap.core.control import Control, TimeUp
@@ -109,13 +109,9 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
 def _at_ends(model: Circuit, query: Query, arrays: Arrays) -> Arrays:
     """Cut the cells of real variables also where densities end, so that no cell holds two bars of a histogram."""
     ends: dict[int, set[float]] = {}
-    for code, leaf in leaf_kinds().items():
-        nodes = np.flatnonzero(model.kind == code)
-        if leaf.support is not None and len(nodes):
-            first = model.param_ptr[nodes]
-            low, high = leaf.support(*(model.params[first + k] for k in range(len(leaf.parameters))))
-            for v, a, b in zip(model.leaf_var[nodes].tolist(), low.tolist(), high.tolist(), strict=True):
-                ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
+    low, high = supports(model)
+    for v, a, b in zip(model.leaf_var.tolist(), low.tolist(), high.tolist(), strict=True):
+        ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
     whole, ptr = intervals_of(query)["intervals"], arrays["cut_ptr"]
     cuts, n_columns = list[Floats](), 0
     columns: list[Array] = []  # for each new column of a variable, the old column that contains it

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR, ULP
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, SolverError
-from certimap.kernels.parallel import for_blocks
+from certimap.kernels.parallel import PerThread, for_blocks
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels import passes
 from certimap.trees.kernels.wide_passes import WideRoom, cumulate_wide, downward_wide, upward_wide
@@ -104,7 +103,6 @@ def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
     return each
 
 
-Room = TypeVar("Room")
 MAX_TABLE = 4_000_000
 BLOCK_NUMBERS = 2**17  # numbers per block of rows: 1 MiB
 _LOG_ERROR = 32 * ULP  # relative error of a log: some sums of entries that are logs themselves
@@ -206,8 +204,8 @@ class BucketTreePosterior:
         rows = self._block_rows(batch, int(how.message_ptr[-1]) + how.n_joint)
         out = np.empty(batch)
 
-        def block(start: int, stop: int, work: passes.PointRoom) -> None:
-            part = points[start:stop]
+        def block(start: int, stop: int) -> None:
+            part, work = points[start:stop], memory.value
             states = np.zeros((len(n_states), rows), np.int16)
             states[:, : len(part)] = part.T
             if np.any(states.view(np.uint16).max(axis=1) >= n_states):  # negative numbers are large
@@ -222,7 +220,8 @@ class BucketTreePosterior:
                 np.empty((how.n_joint, rows)), np.empty(rows, np.int64), np.empty(rows, np.uint8),
             )  # fmt: skip
 
-        _blocks_with_room(block, batch, rows, self.workers, room)
+        memory = PerThread(room)
+        for_blocks(block, batch, rows, self.workers)
         return out
 
     def _mask(self, points: Points, row: int) -> Flags:
@@ -341,17 +340,15 @@ class BucketTreePosterior:
         tree = self.region_tree
         rows = self._block_rows(len(mask), int(tree.arrays.message_ptr[-1] + tree.arrays.joint_ptr[-1]))
 
-        def block(start: int, stop: int, room: tuple[Floats, passes.PassRoom]) -> None:
-            (part, work), count = room, stop - start
+        def block(start: int, stop: int) -> None:
+            (part, work), count = memory.value, stop - start
             work.flags.fill(tree.is_delicate)
             part[:, :count], part[:, count:] = mask[start:stop].T, 0.0
             passes.upward(tree.arrays, part, is_bound, work)
             use(start, count, part, work)
 
-        def room() -> tuple[Floats, passes.PassRoom]:
-            return np.empty((self.domain.total_states, rows)), room_for(tree, rows)
-
-        _blocks_with_room(block, len(mask), rows, self.workers, room)
+        memory = PerThread(lambda: (np.empty((self.domain.total_states, rows)), room_for(tree, rows)))
+        for_blocks(block, len(mask), rows, self.workers)
 
     def _roots(
         self, work: passes.PassRoom | passes.PointRoom, count: int, mask: Callable[[int], Flags], *, is_bound: bool
@@ -393,23 +390,6 @@ class TreeProber(SteadyProber):
 
     def starts(self) -> Points:
         return self.tree.max_product() if self.tree.region_tree.is_visible else super().starts()
-
-
-def _blocks_with_room(
-    task: Callable[[int, int, Room], None], n_rows: int, block: int, workers: int, make_room: Callable[[], Room]
-) -> None:
-    """Like `for_blocks`, with buffers that a finished block leaves to the next one."""
-    free: list[Room] = []
-
-    def with_room(start: int, stop: int) -> None:
-        try:
-            room = free.pop()
-        except IndexError:  # each thread takes some
-            room = make_room()
-        task(start, stop, room)
-        free.append(room)
-
-    for_blocks(with_room, n_rows, block, workers)
 
 
 def _links(tree: RegionTree) -> passes.Links:

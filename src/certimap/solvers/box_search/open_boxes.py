@@ -184,7 +184,7 @@ def expand(prober: Prober, rows: OpenRows, threshold: float, recorder: Recorder 
         result.n_probed += len(boxes)
         bounds = np.minimum(bounds, answers.log_bound)
         if before is not None:
-            result.close(np.full(1, -np.inf), _log_difference(before, answers.log_mass))
+            result.close(np.full(1, -np.inf), log_difference(before, answers.log_mass))
         each = np.minimum(answers.each_bound, bounds[:, None])
         alive = (each > threshold) & (boxes.mask > 0)
         frozen = np.isnan(answers.splits) & layout.is_real
@@ -294,7 +294,7 @@ def _branch(
     return OpenRows(SearchBoxes(mask, low, high), each[at], answers.each_mass[at], depths[parents] + np.int32(1))
 
 
-def _log_difference(larger: Floats, smaller: Floats) -> Floats:
+def log_difference(larger: Floats, smaller: Floats) -> Floats:
     """Return ln(exp(larger) - exp(smaller)), or -inf if rounding makes the difference 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.exp(np.minimum(smaller - larger, 0.0))

@@ -18,8 +18,10 @@ from certimap.core.posterior import Capability, Regions
 from certimap.errors import SolverError
 from certimap.kernels.wide import LN2
 from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.box_search.open_boxes import log_difference
 from certimap.solvers.elimination.geometry import Geometry, smaller
 from certimap.solvers.elimination.one_pass import Outcome, SetPass
+from certimap.solvers.exhaustive import joint_states
 from certimap.trees.wide import Wide
 
 BATCH = 64
@@ -245,8 +247,10 @@ class Search:
             self.ledger.close(box.log_bound, box.log_mass)
             self._remove(box)
             self._prune()
-        elif elimination.is_raised and self._log_points(box) <= math.log(FEW_POINTS):
-            self._enumerate(box)
+        elif elimination.is_raised and (n_points := self._boxes(box.mask[None]).sizes()[0]) <= FEW_POINTS:
+            ledger.settle(joint_states(self._boxes(box.mask[None]), 0, n_points))
+            self._remove(box)
+            self._prune()
         else:
             self._shrink(box, np.maximum(outcome.log_states, elimination.log_threshold), elimination)
         if state.n_whole >= len(self.settings.limits) and any(b is box for b in state.open):
@@ -310,7 +314,7 @@ class Search:
             self._remove(box)
             return
         box.log_mass = min(self._mass(alive[None])[0], log_before)
-        self.ledger.close(log_bound, _log_difference(log_before, box.log_mass))
+        self.ledger.close(log_bound, log_difference(np.array(log_before), np.array(box.log_mass)))
         box.log_bound = min(box.log_bound, box.log_mass)
         self._prune()
 
@@ -321,23 +325,6 @@ class Search:
         """Return ln of the masses of boxes, rounded up."""
         masses = self.posterior.log_mass(self._boxes(masks)) + self.state.slack
         return [min(float(m), 0.0) for m in masses]
-
-    def _log_points(self, box: OpenBox) -> float:
-        counts = np.add.reduceat(box.mask.astype(np.float64), self.posterior.domain.offsets[:-1])
-        return float(np.sum(np.log(counts)))
-
-    def _enumerate(self, box: OpenBox) -> None:
-        """Evaluate every point of a box."""
-        offsets = self.posterior.domain.offsets
-        index = np.arange(round(math.exp(self._log_points(box))))
-        points = np.empty((len(index), len(self.posterior.domain)), np.int16)
-        for v, (start, stop) in enumerate(pairwise(offsets.tolist())):
-            states = np.flatnonzero(box.mask[start:stop])
-            points[:, v] = states[index % len(states)]
-            index //= len(states)
-        self.ledger.settle(points)
-        self._remove(box)
-        self._prune()
 
     def _split(self, box: OpenBox) -> list[OpenBox]:
         """Split a box by the states of the variable for which the bounds of the parts have the smallest sum."""
@@ -391,13 +378,6 @@ class Search:
         self.ledger.draws(self.posterior.sample(DRAW_ROWS, self.state.rng, boxes), self._open_mass())
         self.state.draw_work += DRAW_ROWS * self._draw_cost()
         return 0
-
-
-def _log_difference(log_larger: float, log_smaller: float) -> float:
-    """Return ln of a difference, for the ledger's books; -inf if rounding makes it 0."""
-    if log_smaller >= log_larger:
-        return -math.inf
-    return log_larger + math.log(-math.expm1(log_smaller - log_larger))
 
 
 @dataclass(frozen=True)

@@ -156,15 +156,7 @@ class Eliminating:
     n_parts = 1
 
     def __init__(self, before: Phase) -> None:
-        self._before = before
-
-    @property
-    def open_bound(self) -> int:
-        return self._before.open_bound
-
-    @property
-    def n_bytes(self) -> int:
-        return self._before.n_bytes
+        self.open_bound, self.n_bytes = before.open_bound, before.n_bytes
 
     def advance(self, component: Component, context: Context) -> Phase:
         plan = component.plan
