@@ -43,10 +43,6 @@ class Elimination:
         """The variables with their separators, in order."""
         return zip(self.order, self.separators, strict=True)
 
-    def asked_of(self, sizes: Mapping[int, int], query: Collection[int]) -> Elimination:
-        """Return this order with the costs for another query."""
-        return measure(self.order, self.separators, sizes, query)
-
     def describe(self) -> str:
         """Describe the size in words, for messages."""
         return (

@@ -224,25 +224,18 @@ class EliminationPlan:
     largest: float  # table entries of the largest product
     cliques: Cliques = field(repr=False, compare=False)  # the order laid out flat
 
-    def within(self, problem: Problem) -> EliminationPlan:
-        """Return this order for a problem with fewer variables."""
-        sizes = problem.sizes
-        left = [(v, near) for v, near in zip(self.order, self.separators, strict=True) if v in sizes]
-        separators = tuple(tuple(u for u in near if u in sizes) for _, near in left)
-        return _costed(problem, tuple(v for v, _ in left), separators)
 
-
-def plan(problem: Problem, known: Elimination | None = None, control: Control | None = None) -> EliminationPlan:
+def plan(
+    problem: Problem, known: Elimination | EliminationPlan | None = None, control: Control | None = None
+) -> EliminationPlan:
     """Return the plan of a known order, which may have extra variables; None: find a good order."""
+    sizes = problem.sizes
     if known is None:
-        known = best_order([t.scope for t in problem.tables], problem.sizes, control=control)
-    order = tuple(v for v in known.order if v in problem.sizes)
-    return _costed(problem, order, tuple(near for v, near in known.cliques if v in problem.sizes))
-
-
-def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[int, ...], ...]) -> EliminationPlan:
+        known = best_order([t.scope for t in problem.tables], sizes, control=control)
+    left = [(v, near) for v, near in zip(known.order, known.separators, strict=True) if v in sizes]
+    order, separators = tuple(v for v, _ in left), tuple(tuple(u for u in near if u in sizes) for _, near in left)
     cliques = Cliques.of(order, separators)
-    n_states = np.array([problem.sizes[v] for v in order], np.int64)
+    n_states = np.array([sizes[v] for v in order], np.int64)
     products = 2.0 ** np.minimum(cliques.log2_entries(n_states), MOST_LOG2)
     messages = products / np.maximum(n_states, 1)
     # A large message goes when it has been multiplied, or is written over by one of its size; small ones and all

@@ -167,7 +167,8 @@ def plan_elimination(
     queried = set(query)
     nuisance = [v for v in sizes if v not in queried]
     limits = CLIQUE_LIMITS if nuisance and queried else ()
-    free = best_order(scopes, sizes, control=control).asked_of(sizes, queried)
+    found = best_order(scopes, sizes, control=control)
+    free = measure(found.order, found.separators, sizes, queried)
     # An order whose cliques alone cost more is not taken; following it to its end may be far more work than that.
     most_entries = max(CONSTRAINT_BONUS * _cost(free), FREE_EDGES) / COST_OF_ENTRY
     tried: list[Elimination] = []

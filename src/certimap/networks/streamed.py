@@ -113,7 +113,7 @@ class StreamedPosterior(NetworkPosterior):
             return -math.inf
         part = restrict(self._everything, {v: np.flatnonzero(m) for v, m in masks.items()})
         try:
-            total = sum_all(part, self._plan.within(part), self.control, self.workers)
+            total = sum_all(part, plan(part, self._plan), self.control, self.workers)
         except ImpossibleEvidence:
             return -math.inf
         return min(total.log_value, 0.0)
