@@ -37,6 +37,19 @@ class TestHmmlearn:
         assert list(result.assignment.values()) == path.tolist()
         assert result.log_joint == pytest.approx(log_prob)
 
+    def test_steps_over_sequences_are_those_of_baum_and_welch(self, hmm):
+        theirs = hmm.CategoricalHMM(n_components=3, n_features=2, n_iter=1, init_params="")
+        theirs.startprob_, theirs.transmat_, theirs.emissionprob_ = START, MOVE, EMIT
+        own, rng = cm.hidden_markov_model(START, MOVE, EMIT, 2, names=("state[{}]", "symbol[{}]")), np.random
+        tables = [{"symbol": rng.default_rng(n).integers(0, 2, n)} for n in (1, 7, 20, 4)]
+        rows = np.concatenate([table["symbol"] for table in tables])[:, None]
+        settings = {"hidden": {"state": 3}, "sequence": True, "prior": "ml", "n_starts": 1}
+        learner = cm.learn.GivenStructure(own, max_steps=4, tolerance=1e-12, **settings).fit(tables)
+        for value in learner.history_:
+            assert value == pytest.approx(theirs.score(rows, [1, 7, 20, 4]), abs=1e-9)
+            theirs.fit(rows, [1, 7, 20, 4])
+        assert len(learner.history_) == 4
+
     @pytest.mark.parametrize("kind", ["diag", "spherical"])
     def test_gaussians(self, hmm, kind):
         theirs = hmm.GaussianHMM(n_components=3, covariance_type=kind)

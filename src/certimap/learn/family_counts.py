@@ -27,7 +27,9 @@ class _Batch:
 
     rows: Ints  # the first one of each kind
     weights: Floats
-    places: list[tuple[int, Scope, Ints]]  # family, its missing variables, entries by row and by their states
+    places: list[
+        tuple[int, Scope, Ints]
+    ]  # a family's table, its missing variables, entries by row and by their states
     cliques: list[Scope]  # each variable with its separator, in elimination order
     sizes: Sequence[int]
 
@@ -88,27 +90,38 @@ class FamilyCounts:
     """The families of a structure in the rows of a table.
 
     `scopes`: the parents of each column, which are earlier ones, and itself. `codes`: states by row and column, -1
-    where missing. `sizes`: the number of states of each column. Raises TooLarge for sums beyond memory.
+    where missing. `sizes`: the number of states of each column. `shares`: the table of each family, its own by
+    default. Raises TooLarge for sums beyond memory.
     """
 
-    def __init__(self, scopes: Sequence[Scope], codes: Ints, weights: Floats, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        scopes: Sequence[Scope],
+        codes: Ints,
+        weights: Floats,
+        sizes: Sequence[int],
+        shares: Sequence[int] = (),
+    ) -> None:
+        self.shares = shares or range(len(scopes))
         self.scopes, self._codes, self._weights, self._sizes = scopes, codes, weights, sizes
         self._held = np.zeros((len(scopes), len(scopes)), np.bool_)  # families by columns
         for k, scope in enumerate(scopes):
             self._held[k, list(scope)] = True
         missing = codes < 0
         self.n_rows = float(weights.sum())
-        self.latent = np.flatnonzero(self._held @ missing.all(axis=0)).tolist()  # families with a hidden variable
+        of_hidden = np.flatnonzero(self._held @ missing.all(axis=0)).tolist()
+        self.latent = sorted({self.shares[k] for k in of_hidden})  # tables of hidden variables
         barren = missing.copy()  # and no known cell depends on it
         for scope in reversed(scopes):
             barren[:, list(scope[:-1])] &= barren[:, scope[-1:]]
         whole = ~barren
         self._batches = [self._batch(*key, rows) for key, rows in self._groups(missing & ~barren, barren).items()]
-        for batch, rows in self._batches:
-            whole[rows[:, None], [k for k, _, _ in batch.places]] = False
-        self.complete = [np.zeros(math.prod(sizes[v] for v in scope)) for scope in scopes]
-        for k, scope in enumerate(scopes):
-            rows = np.flatnonzero(whole[:, k])
+        for _, touched, rows in self._batches:
+            whole[rows[:, None], touched] = False
+        lengths = {k: math.prod(sizes[v] for v in scope) for k, scope in zip(self.shares, scopes, strict=True)}
+        self.complete = [np.zeros(lengths[k]) for k in range(len(lengths))]
+        for v, (k, scope) in enumerate(zip(self.shares, scopes, strict=True)):
+            rows = np.flatnonzero(whole[:, v])
             at = self._at(scope, rows, ()).ravel()
             self.complete[k] += np.bincount(at, weights[rows], len(self.complete[k]))
 
@@ -116,7 +129,7 @@ class FamilyCounts:
         """Return flat expected counts under the logs of flat tables, and ln of the likelihood of the rows."""
         counts = [c.copy() for c in self.complete]
         value = sum(float(c[c > 0.0] @ table[c > 0.0]) for c, table in zip(counts, logs, strict=True))
-        return counts, value + sum(batch.add_to(counts, logs) for batch, _ in self._batches)
+        return counts, value + sum(batch.add_to(counts, logs) for batch, _, _ in self._batches)
 
     def _at(self, scope: Scope, rows: Ints, free: Scope) -> Ints:
         """Return where rows lie in the flat table of a family, by states of its missing variables."""
@@ -131,7 +144,7 @@ class FamilyCounts:
         """Return the rows of each group of missing variables, with the families that it touches."""
         graphs: Any = import_module("scipy.sparse.csgraph")
         found = defaultdict[tuple[Scope, Scope], list[Ints]](list)
-        links = self._held.T.astype(np.int64) @ self._held
+        links = self._held.T.astype(np.float32) @ self._held.astype(np.float32)
         patterns, which = np.unique(np.hstack([lacks, barren]), axis=0, return_inverse=True)
         order, ends = np.argsort(which.ravel(), kind="stable"), np.cumsum(np.bincount(which.ravel()))
         for pattern, rows in zip(patterns, np.split(order, ends[:-1]), strict=True):
@@ -143,7 +156,7 @@ class FamilyCounts:
                 found[tuple(part.tolist()), tuple(touched.tolist())].append(rows)
         return {key: np.concatenate(rows) for key, rows in found.items()}
 
-    def _batch(self, lost: Scope, touched: Scope, rows: Ints) -> tuple[_Batch, Ints]:
+    def _batch(self, lost: Scope, touched: Scope, rows: Ints) -> tuple[_Batch, Scope, Ints]:
         """Lay out rows that lack the same group of variables."""
         frees = {k: tuple(v for v in lost if self._held[k, v]) for k in touched}
         order = best_order(frees.values(), {v: self._sizes[v] for v in lost}, effort=EFFORT)
@@ -152,6 +165,6 @@ class FamilyCounts:
         known = self._codes[rows[:, None], sorted({v for k in touched for v in self.scopes[k]})]
         _, first, same = np.unique(known, axis=0, return_index=True, return_inverse=True)
         one = rows[first]
-        places = [(k, free, self._at(self.scopes[k], one, free)) for k, free in frees.items()]
+        places = [(self.shares[k], free, self._at(self.scopes[k], one, free)) for k, free in frees.items()]
         weights = np.bincount(same.ravel(), self._weights[rows]).astype(np.float64)
-        return _Batch(one, weights, places, [(v, *s) for v, s in order.cliques], self._sizes), rows
+        return _Batch(one, weights, places, [(v, *s) for v, s in order.cliques], self._sizes), touched, rows

@@ -9,16 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from certimap.core.arguments import Record, keywords_hinted, shown
-from certimap.core.arrays import Floats
+from certimap.core.arguments import Record, is_path, keywords_hinted, shown
+from certimap.core.arrays import Floats, Ints
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.logs import log_of
+from certimap.core.steps import step_of
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import DataError
 from certimap.interop.networkx_graphs import parents_in
 from certimap.learn.estimator import DensityEstimator, Seed, check_count, check_positive
 from certimap.learn.family_counts import FamilyCounts
 from certimap.learn.linear_fits import linear_nodes
+from certimap.learn.preparation import prepare
+from certimap.learn.sequences import laid_out, repeated, split
 from certimap.learn.table import DataTable
 from certimap.learn.tree import scaled_rows
 from certimap.networks.bayesian import BayesianNetwork
@@ -51,6 +54,10 @@ class GivenStructure(DensityEstimator):
       line of all rows together, and so do configurations without rows.
     - `nodes`: "noisy-or" by name of variables of two states: each state of a parent but the first, and a leak,
       causes the second state with a probability of its own. These are of maximum likelihood, whatever the prior.
+    - `sequence`: for a structure over slices, as `unroll` takes it: the column that names each row's sequence, or
+      True for a list of tables, one per sequence. Rows are steps, and `x[0]`, `x[1]` and so on come from the
+      column `x`. Variables with the same parents in their own slice, or as many steps back, share one table;
+      `hidden` and `nodes` take names without slices, `weights` one number per sequence. All columns are of states.
     - `n_starts`, `max_steps`, `tolerance`: random starts with hidden variables, of which the best is kept; steps
       of each; the gain in nats per row below which a start ends.
     - `kinds`, `domain`, `random_state`, `time_limit`, `progress`: as in `LearnSPN`.
@@ -66,6 +73,7 @@ class GivenStructure(DensityEstimator):
     prior: Literal["bdeu", "dirichlet", "ml"] = "bdeu"
     strength: float = 1.0
     nodes: Mapping[str, Literal["noisy-or"]] | None = None
+    sequence: str | bool = False
     n_starts: int = 4
     max_steps: int = 200
     tolerance: float = 1e-5
@@ -77,30 +85,33 @@ class GivenStructure(DensityEstimator):
         check_count("max_steps", self.max_steps, 1)
         if self.prior not in ("bdeu", "dirichlet", "ml"):
             raise DataError(f"prior is {self.prior!r}; expected 'bdeu', 'dirichlet' or 'ml'")
-        parents, own = parents_in(self.structure), self.structure
-        known = own.domain if isinstance(own, BayesianNetwork | LinearGaussianNetwork) else domain
+        parents = parents_in(self.structure)
+        base = {name: step_of(name)[0] if self.sequence else name for name in parents}
+        own: Any = self.structure if isinstance(self.structure, BayesianNetwork | LinearGaussianNetwork) else None
+        domain = domain if own is None else own.domain
         own = own.discrete if isinstance(own, LinearGaussianNetwork) else own
-        own = own if isinstance(own, BayesianNetwork) else None
-        hidden = Record(dict.fromkeys(own.hidden if own is not None else ()) | dict(self.hidden or {}))
-        names = [name for name in parents if name not in hidden]
-        rows, _ = self._read(table, valid, known and Domain(known[n] for n in names if n in known), True)
-        wrong = [n for n in names if n not in rows.domain]
-        for name in (*wrong, *(n for n in hidden if n not in parents)):
-            text = f"{name!r} must be a variable of the structure, and a column or hidden"
-            raise DataError(f"{text}: hidden={{{name!r}: number of states}}")
-        real = [name for name in names if not rows.domain[name].n_states]
+        rows, states, numbers = self._variables(table, valid, base, domain, own)
+        real = [name for name, variable in states.items() if not variable.n_states]
         for name, above in parents.items():
-            if name not in real and (cause := next((p for p in above if p in real), None)) is not None:
+            if base[name] not in real and (cause := next((p for p in above if base[p] in real), None)) is not None:
                 text = f"{name!r} has states and the real parent {cause!r}; expected states or a real child"
                 raise DataError(f"{text}: kinds= makes states of numbers")
-        weights = np.asarray(np.ones(len(rows)) if self.weights is None else self.weights, np.float64)
-        if weights.shape != (len(rows),) or not (np.all(weights >= 0.0) and 0.0 < weights.sum() < math.inf):
-            raise DataError(f"weights are {shown(self.weights)}; expected {len(rows)} numbers from 0")
-        discrete = {name: above for name, above in parents.items() if name not in real}
+        discrete = {name: above for name, above in parents.items() if base[name] not in real}
         for name in self.nodes or ():
-            if name not in discrete:
+            if name not in map(base.get, discrete):
                 raise DataError(f"nodes has {name!r}; expected variables of two states as 'noisy-or'")
-        made = self._tables(discrete, rows, weights, hidden, own)
+        n = len(rows) if numbers is None else int(numbers.max()) + 1
+        weights = np.asarray(np.ones(n) if self.weights is None else self.weights, np.float64)
+        if weights.shape != (n,) or not (np.all(weights >= 0.0) and 0.0 < weights.sum() < math.inf):
+            raise DataError(f"weights are {shown(self.weights)}; expected {n} numbers from 0")
+        keys: Mapping[str, object] = base
+        if numbers is not None:
+            if real:
+                raise DataError(f"column {real[0]!r} is real; expected states in sequences: kinds= makes them")
+            discrete, keys = repeated(discrete, int(np.bincount(numbers).max()))
+            states = {name: states[step_of(name)[0]].renamed(name) for name in discrete}
+            rows = laid_out(rows, numbers, Domain(v for v in states.values() if step_of(v.name)[0] in rows.domain))
+        made = self._tables(discrete, states, rows, weights, own, keys)
         self.model_ = made
         if real:
             strength = 0.0 if self.prior == "ml" else self.strength
@@ -109,43 +120,74 @@ class GivenStructure(DensityEstimator):
             self.history_ = [step + value for step in self.history_]
         self.domain_ = self.model_.domain
 
+    def _variables(
+        self, table: Any, valid: Any, base: Mapping[str, str], domain: Domain | None, own: Any
+    ) -> tuple[DataTable, Record, Ints | None]:
+        """Return rows, variables by the names of columns, and the number of each row's sequence, if any."""
+        states: Record = {}
+        for variable in domain or ():
+            name = base.get(variable.name, variable.name)
+            states[name] = variable.renamed(name) if isinstance(variable, Categorical) else variable
+        hidden: Record = dict.fromkeys(base[name] for name in (own.hidden if own is not None else ()))
+        hidden |= self.hidden or {}
+        names, numbers = [name for name in dict.fromkeys(base.values()) if name not in hidden], None
+        if self.sequence:
+            table, numbers = split(prepare(table, kinds=self.kinds) if is_path(table) else table, self.sequence)
+        known = Domain(states[n] for n in names if n in states) if domain is not None else None
+        rows, _ = self._read(table, valid, known, True)
+        for name in (*(n for n in names if n not in rows.domain), *(n for n in hidden if n not in base.values())):
+            text = f"{name!r} must be a variable of the structure, and a column or hidden"
+            raise DataError(f"{text}: hidden={{{name!r}: number of states}}")
+        found = {name: rows.domain[name] for name in names}
+        for name, given in hidden.items():
+            labels = range(given) if isinstance(given, int) else given
+            found[name] = states[name] if own is not None else Categorical(name, tuple(labels))
+        return rows.aligned(Domain(found[name] for name in names)), found, numbers
+
     def _tables(
-        self, parents: Mapping[str, list[str]], rows: DataTable, weights: Floats, hidden: Record, own: Any
-    ) -> BayesianNetwork | None:
-        """Return the network of the variables of states, None without any."""
+        self, parents: Mapping[str, list[str]], states: Record, rows: DataTable, weights: Floats,
+        own: Any, keys: Mapping[str, object],
+    ) -> BayesianNetwork | None:  # fmt: skip
+        """Return the network of the variables of states, None without any; equal `keys` share a table."""
         self.history_, self.timed_out_ = [0.0], False
         if not parents:
             return None
-        found = {name: rows.domain[name] for name in parents if name not in hidden}
-        for name, states in hidden.items():
-            labels = range(states) if isinstance(states, int) else states
-            found[name] = Categorical(name, tuple(labels)) if own is None else own.domain[name]
-        order = Domain(found[name] for name in parents)  # parents before children
+        order = Domain(states[name] for name in parents)  # parents before children
         scopes = [tuple(order.index(n) for n in (*above, name)) for name, above in parents.items()]
-        tables = self._climb(
-            FamilyCounts(scopes, rows.aligned(order).points.astype(np.int64), weights, order.n_states.tolist()),
-            order,
-            own,
-        )
-        domain = order if own is None else Domain(found[name] for name in own.domain.names)
-        places = [[domain.index(order.names[v]) for v in scope] for scope in scopes]
-        return BayesianNetwork(domain, map(Factor, places, tables), hidden)
+        places = {key: k for k, key in enumerate(dict.fromkeys(keys[name] for name in parents))}
+        shares = [places[keys[name]] for name in parents]
+        codes = rows.aligned(order).points.astype(np.int64)
+        tables = self._climb(FamilyCounts(scopes, codes, weights, order.n_states.tolist(), shares), order, own)
+        kept = own.domain.names if own is not None else parents_in(self.structure)
+        domain = Domain(states[name] for name in kept if name in parents)
+        factors = [
+            Factor([domain.index(n) for n in (*parents[name], name)], tables[places[keys[name]]])
+            for name in domain.names
+        ]
+        hidden = [name for name in domain.names if name not in rows.domain]
+        return BayesianNetwork(domain, factors, hidden)
 
     def _climb(self, counts: FamilyCounts, domain: Domain, own: BayesianNetwork | None) -> list[Floats]:
         """Return the best tables of several starts."""
         rng, best, self.history_ = np.random.default_rng(self.seed_), list[Floats](), [-math.inf]
-        shapes = [tuple(domain.n_states[list(scope)].tolist()) for scope in counts.scopes]
+        firsts = [counts.shares.index(k) for k in range(len(counts.complete))]  # a variable of each table
+        shapes = [tuple(domain.n_states[list(counts.scopes[v])].tolist()) for v in firsts]
         one = {"ml": 0.0, "dirichlet": self.strength}.get(self.prior)
         priors = [self.strength / math.prod(shape) if one is None else one for shape in shapes]
-        noisy = [domain.index(name) for name in self.nodes or ()]
+        laws = {
+            k: (self.nodes or {}).get(step_of(domain.names[v])[0] if self.sequence else domain.names[v])
+            for k, v in enumerate(firsts)
+        }
+        noisy = [k for k, law in laws.items() if law is not None]
         for k in noisy:
-            if shapes[k][-1] != 2 or (self.nodes or {})[domain.names[k]] != "noisy-or":
-                raise DataError(f"nodes has {domain.names[k]!r}; expected variables of two states as 'noisy-or'")
+            if shapes[k][-1] != 2 or laws[k] != "noisy-or":
+                name = domain.names[firsts[k]]
+                raise DataError(f"nodes has {name!r}; expected variables of two states as 'noisy-or'")
             priors[k] = 0.0
         for start in range(self.n_starts if counts.latent else 1):
             now = [scaled_rows(c.reshape(shape) + 1.0) for c, shape in zip(counts.complete, shapes, strict=True)]
             if own is not None and not start:
-                now = [own.factors[own.domain.index(name)].table for name in domain.names]
+                now = [_started(own, [domain.names[i] for i in counts.scopes[v]]) for v in firsts]
             for k in counts.latent if own is None or start else ():
                 now[k] = scaled_rows(rng.gamma(1.0, size=shapes[k]))
             for k in noisy:
@@ -166,6 +208,13 @@ class GivenStructure(DensityEstimator):
                 best, self.history_ = now, history
         self.timed_out_ = self._is_late()
         return best
+
+
+def _started(own: BayesianNetwork, scope: Sequence[str]) -> Floats:
+    """Return the table of a variable, which comes last, with the axes of a scope."""
+    places = [own.domain.index(name) for name in scope]
+    factor = own.factors[places[-1]]
+    return factor.table.transpose([factor.scope.index(v) for v in places])
 
 
 def _noisy_table(causes: Sequence[Floats], leak: float) -> Floats:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -289,3 +290,110 @@ def test_missing_cells_beside_real_variables():
         fit({"a": "x"}, table)
     with pytest.raises(DataError, match="nodes has 'x'; expected variables of two states"):
         fit({"x": "a"}, mixed_rows(9, 0), nodes={"x": "noisy-or"})
+
+
+SLICES = {"h[1]": ["h[0]"], "x[0]": ["h[0]", "w"], "x[1]": ["w", "h[1]"], "y[1]": ["x[0]", "x[1]"], "h[0]": []}
+
+
+def slices(seed):
+    rng, states = np.random.default_rng(seed), {n: ["p", "q"] for n in ("h[0]", "h[1]", "x[0]", "x[1]", "w")}
+    states["y[1]"] = ["p", "q", "r"]
+    shared = rng.dirichlet([1.0, 1.0], (2, 2))
+    sizes = {n: [*(2 for _ in SLICES.get(n, ())), len(labels)] for n, labels in states.items()}
+    tables = {n: rng.dirichlet(np.ones(k), shape) for n, (*shape, k) in sizes.items()}
+    tables |= {"x[0]": shared, "x[1]": shared.transpose(1, 0, 2)}
+    return cm.BayesianNetwork.from_cpts(states, SLICES, tables)
+
+
+def sequences(seed, lengths, share):
+    """Tables of sequences, missing cells None, and all of them as rows of the unrolled network."""
+    rng, tables = np.random.default_rng(seed), []
+    whole: Any = cm.unroll(slices(seed), max(lengths))
+    wide = {name: [] for name in whole.domain.names if name[0] != "h"}
+    for point, n in zip(whole.sample(len(lengths), rng=rng), lengths, strict=True):
+        label = {v: whole.domain[v].states[s] for v, s in zip(whole.domain.names, point, strict=True)}
+        table = {"w": [label["w"]] * n}
+        for base in "xy":
+            cells = [label.get(f"{base}[{t}]") for t in range(n)]
+            table[base] = [None if rng.random() < share else cell for cell in cells]
+        tables.append(table)
+        for name, column in wide.items():
+            at = 0 if name == "w" else int(name[2:-1])
+            column.append(table[name[0]][at] if at < n else None)
+    return tables, wide, whole
+
+
+def stepped(network, wide, weights):
+    """Tables by base and by whether they begin, parents sorted: from counts of steps that a known cell needs."""
+    sums, names, total = {}, network.domain.names, 0.0
+    for row, weight in enumerate(weights):
+        table = {name: column[row : row + 1] for name, column in wide.items()}
+        counts, value = counts_of(network, table, [weight])
+        total += value
+        needed = {name for name, column in table.items() if column[0] is not None}
+        for _ in names:
+            needed |= {names[v] for f in network.factors if names[f.scope[-1]] in needed for v in f.scope}
+        for count, factor in zip(counts, network.factors, strict=True):
+            own = [names[v] for v in factor.scope]
+            order = sorted(range(len(own) - 1), key=own.__getitem__)
+            key = own[-1][0] + ("0" if own[-1] == "h[0]" else "")
+            sums[key] = sums.get(key, 0.0) + (own[-1] in needed) * count.transpose([*order, len(own) - 1])
+    totals = {key: c.sum(axis=-1, keepdims=True) for key, c in sums.items()}
+    uniform = {key: np.full(c.shape, 1 / c.shape[-1]) for key, c in sums.items()}
+    tables = {key: np.divide(c, totals[key], out=uniform[key], where=totals[key] > 0) for key, c in sums.items()}
+    return tables, total
+
+
+def test_one_step_over_sequences_sums_expected_counts_of_all_their_steps():
+    lengths, weights = (4, 2, 1, 4, 3), np.array([1.0, 2.0, 0.5, 1.0, 3.0])
+    tables, wide, whole = sequences(3, lengths, 0.3)
+    ids = [n for n, k in enumerate(lengths) for _ in range(k)]
+    rows = {name: [cell for table in tables for cell in table[name]] for name in "wxy"}
+    mixed = np.argsort([t for k in lengths for t in range(k)], kind="stable")  # all first steps first
+    frame = {"id": [f"s{ids[i]}" for i in mixed]} | {
+        name: [column[i] for i in mixed] for name, column in rows.items()
+    }
+    settings = {"hidden": {"h": 2}, "prior": "ml", "max_steps": 1, "n_starts": 1, "weights": weights}
+    expected, value = stepped(whole, wide, weights)
+    for data, sequence in ((tables, True), (frame, "id")):
+        estimator = GivenStructure(slices(3), sequence=sequence, **settings).fit(data)
+        assert estimator.history_ == pytest.approx([value], abs=1e-9)
+        model = estimator.model_
+        for name, key in {"h[0]": "h0", "h[1]": "h", "x[0]": "x", "x[1]": "x", "y[1]": "y", "w": "w"}.items():
+            np.testing.assert_allclose(model.factors[model.domain.index(name)].table, expected[key], atol=1e-9)
+        assert model.hidden == {"h[0]", "h[1]"}
+        assert len(cm.unroll(model, 6).domain) == 1 + 6 + 6 + 5
+
+
+def test_whole_sequences_are_counted_and_random_starts_never_lose():
+    tables, _, _ = sequences(5, (9, 30, 14), 0.0)
+    x, w = (np.concatenate([np.array(t[name]) == "q" for t in tables]).astype(int) for name in "xw")
+    model = fit({"x[0]": ["w"], "x[1]": ["w"]}, tables, sequence=True, prior="dirichlet", strength=2.0)
+    for name in ("x[0]", "x[1]"):
+        table = model.factors[model.domain.index(name)].table
+        counts = [[np.sum((w == i) & (x == j)) + 2.0 for j in (0, 1)] for i in (0, 1)]
+        np.testing.assert_allclose(table, np.divide(counts, np.sum(counts, axis=1, keepdims=True)))
+    start = model.factors[model.domain.index("w")].table  # one count per sequence
+    assert start * 7 == pytest.approx(
+        [2 + 3 - sum(t["w"][0] == "q" for t in tables), 2 + sum(t["w"][0] == "q" for t in tables)]
+    )
+    learner = GivenStructure(SLICES, hidden={"h": 3}, sequence=True, random_state=1, n_starts=2, max_steps=30)
+    assert np.all(np.diff(learner.fit(tables).history_) >= -1e-9)
+
+
+@pytest.mark.parametrize(
+    ("structure", "sequence", "said"),
+    [
+        ({"x": ["w"]}, True, "names no slices"),
+        ({"x[0]": ["x[1]"]}, True, "'x.0.' needs the parent 'x.1.'"),
+        ({"x[1]": ["w"], "x[0]": [], "w": ["x[0]"]}, True, "'w' needs the parent 'x.0.'"),
+        ({"x[1]": ["w[0]"], "x[0]": []}, True, "needs the parent 'w.0.'"),
+        ({"x[1]": ["x[0]"]}, "id", "sequence is 'id'; expected a full column"),
+        ({"v": [], "x[1]": ["x[0]"]}, True, "column 'v' changes within a sequence"),
+        ({"z[0]": [], "z[1]": []}, True, "column 'z' is real"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_named(structure, sequence, said):
+    table = {"w": [0, 0, 0], "x": [0, 1, 1], "v": [0, 1, 0], "z": [0.5, 1.5, 0.25]}
+    with pytest.raises(DataError, match=said):
+        fit(structure, [table] if sequence is True else table, sequence=sequence)
