@@ -11,7 +11,7 @@ import numpy as np
 from certimap.ask.batch import BatchRow, map_rows
 from certimap.ask.cells import drawn_row, expected_cells
 from certimap.ask.session import Session
-from certimap.core.arguments import check_whole, shown
+from certimap.core.arguments import check_whole, is_records, shown
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain, Real
@@ -174,16 +174,18 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn a model from a table `X`, or check that the given model knows its columns; return this imputer.
 
-        `X` is a 2-D array, a list of rows, or a pandas or polars frame; `y` is ignored. Raises DataError for an
-        unknown method, a column without any value, infinite numbers, and input the method cannot take.
+        `X` is a 2-D array, a list of rows (of dicts, with pandas), or a pandas or polars frame. `y` is ignored.
+        Raises DataError for an unknown method, a column without any value, infinite numbers, and input the method
+        cannot take.
         """
         for name, least in (("max_levels", 1), ("bins", 2), ("n_models", 1)):
             if (value := getattr(self, name)) is not None or name != "n_models":
                 check_count(name, value, least)
         if self.point not in POINTS:
             raise DataError(f"point is {shown(self.point)}; expected one of {', '.join(map(repr, POINTS))}")
-        array: Any = _validated(self, X, reset=True)
-        columns = _columns(X, array)
+        table = _framed(X)
+        array: Any = _validated(self, table, reset=True)
+        columns = _columns(table, array)
         self._names, self.seed_ = list(columns), draw_seed(self.random_state)
         self._intervals: dict[str, _Intervals] = {}
         is_given = not isinstance(self.model, str | DensityEstimator)
@@ -345,8 +347,9 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         """Return a table as a validated array, and as points."""
         if not hasattr(self, "models_"):
             raise NotFitted("this MapImputer is not fitted; call fit first")
-        array: Any = _validated(self, X, reset=False)
-        return array, self._encoded(dict(zip(self._names, _columns(X, array).values(), strict=True)))
+        table = _framed(X)
+        array: Any = _validated(self, table, reset=False)
+        return array, self._encoded(dict(zip(self._names, _columns(table, array).values(), strict=True)))
 
     def _answers(self, points: Points, asked: Sequence[list[str]]) -> list[MapResult]:
         """Answer distinct rows, in tasks of a fixed size."""
@@ -387,6 +390,8 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
 
     def _filled(self, X: Any, array: Any, missing: Flags, found: Sequence[Floats], how: How) -> Any:
         """Fill the missing cells from what is expected in them, in a copy of the table."""
+        if is_records(X):
+            return self._filled(_framed(X), array, missing, found, how).to_dict("records")
         is_frame, is_polars = hasattr(X, "iloc"), _library(X) == "polars"
         out: Any = X.clone() if is_polars else (X if is_frame else array).copy()
         for i, (name, own) in enumerate(zip(self.domain_.names, found, strict=False)):
@@ -407,6 +412,14 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 for row, value in zip(rows, values, strict=True):
                     out[row, j] = value
         return out
+
+
+def _framed(X: Any) -> Any:
+    """Return a list of dicts as a pandas frame, other tables as they are."""
+    if not is_records(X):
+        return X
+    pandas = needed("pandas", "lists of dicts need pandas: pip install 'certimap[pandas]'")
+    return pandas.DataFrame.from_records(X).convert_dtypes()
 
 
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -213,7 +214,7 @@ def choose(posterior: Posterior) -> Solver:
         if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
             solver = make(name)
             if solver.unsuited(posterior) is None:
-                if name == "hbfs" and at("certimap.solvers.networks.toulbar2:is_installed")():
+                if name == "hbfs" and import_module("certimap.solvers.networks.toulbar2").is_installed():
                     return make(name, outside_share=OUTSIDE_SHARE)  # it may call toulbar2
                 return solver
     return make(_last_resort(posterior))

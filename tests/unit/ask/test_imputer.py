@@ -162,3 +162,13 @@ def test_numbers_are_cut_at_quantiles_and_filled_with_medians():
     spoiled[::4, 0] = np.nan
     filled = cm.MapImputer(random_state=0, bins=10).fit_transform(spoiled)
     assert np.corrcoef(filled[::4, 0], X[::4, 0])[0, 1] > 0.95
+
+
+def test_lists_of_dicts_are_filled_as_they_are():
+    rows = [{"a": "x" if i % 2 else "y", "b": 2.5 if i % 2 else 0.5, "c": i % 2} for i in range(40)]
+    holes = [{"a": "x", "b": None, "c": 1}, {"a": None, "b": 0.5}]
+    imputer = cm.MapImputer(random_state=0).fit(rows)
+    filled = imputer.transform(holes)
+    assert filled == [{"a": "x", "b": 2.5, "c": 1}, {"a": "y", "b": 0.5, "c": 0}]
+    assert [type(row["c"]) for row in filled] == [int, int]
+    assert len(imputer.draw(holes, 2, rng=0)) == 2
