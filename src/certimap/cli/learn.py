@@ -145,13 +145,10 @@ def _say(text: str) -> None:
 def _check_output(path: Path, method: Method) -> None:
     """Raise an error before anything is learned if the file cannot hold what the method makes."""
     chosen = format_of(path)
-    is_network = method in (Method.CHOW_LIU, Method.BIC, Method.FIT) and any(
-        "Bayesian" in place for place in chosen.writes
-    )
-    is_circuit = method not in (Method.GAUSSIAN_MIXTURE, Method.BIC, Method.FIT) and any(
-        "Circuit" in place for place in chosen.writes
-    )
-    if chosen.writer is None or (chosen.writes and not is_network and not is_circuit):
+    networks = {Method.CHOW_LIU: ["Bayesian", "Circuit"], Method.BIC: ["Bayesian"], Method.FIT: ["Bayesian"]}
+    made = networks.get(method, [] if method is Method.GAUSSIAN_MIXTURE else ["Circuit"])
+    fits = not chosen.writes or any(kind in place for place in chosen.writes for kind in made)
+    if chosen.writer is None or not fits:
         text = f"a model of {method.value} cannot be written to {path}: .{chosen.name} holds {chosen.holds}"
         raise ModelError(f"{text}; .npz holds any model")
     if not path.resolve().parent.is_dir():

@@ -49,15 +49,11 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
     Names and labels may contain commas and equals signs: an option that is valid as a single pair is read as one;
     elsewhere double quotes protect a comma.
     """
-    evidence: Evidence = {}
+    pairs: list[tuple[str, Any]] = []
     for text in options or ():
         pair = _as_pair(text, domain)
-        for name, label in [pair] if pair else [_pair(part, domain) for part in split_list(text)]:
-            if name in evidence and evidence[name] != label:
-                told = f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; expected one state"
-                raise QueryError(told)
-            evidence[name] = label
-    return evidence
+        pairs += [pair] if pair else [_pair(part, domain) for part in split_list(text)]
+    return merged({name: label} for name, label in pairs)
 
 
 def after(interventions: Sequence[str] | None, model: Model) -> Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from certimap.core.logs import log_of
 from certimap.errors import ModelError
 from certimap.interop import reading
 from certimap.interop.reading import Reading, Wishes, attribute, classes_of, kind_of, named, numbers, refuse
+from certimap.io.circuit_records import add_leaf, joined_size
 
 Ids = Ints
 LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean and standard deviation
@@ -53,10 +53,8 @@ class TensorCircuit:
         size = 0 if isinstance(table, tuple) else len(table)
         accepted = size if n_accepted is None else n_accepted
         self._fewest[variable] = min(self._fewest.get(variable, accepted), accepted)
-        known = self._states.setdefault(variable, size)
-        if (known == 0) != (size == 0):
+        if not joined_size(self._states, variable, size):
             raise ModelError(f"variable {variable} has discrete and real leaves; expected leaves of one sort")
-        self._states[variable] = max(known, size)
         return self._add(_Leaf(variable, table, log_scale))
 
     def product(self, children: Sequence[int]) -> int:
@@ -110,29 +108,16 @@ class TensorCircuit:
             for (_, size), name in zip(sizes, names, strict=True)
         )
         builder = CircuitBuilder(domain)
-        number: dict[int, int] = {}
-        for at in self._reached(root):
-            node = self._nodes[at]
+        number: list[int] = []
+        for node in self._nodes[: root + 1]:
             if isinstance(node, _Inner):
-                number[at] = builder.add(node.kind, [number[c] for c in node.children], node.log_weights)
+                number.append(builder.add(node.kind, [number[c] for c in node.children], node.log_weights))
                 continue
-            variable, size, scale = place[node.variable], self._states[node.variable], node.log_scale
-            if isinstance(node.table, tuple):
-                leaf = builder.gaussian(variable, *node.table)
-                number[at] = leaf if scale == 0.0 else builder.sum([leaf], log_weights=[scale])
-            else:
-                logs = [*(node.table + scale).tolist(), *[-math.inf] * (size - len(node.table))]
-                number[at] = builder.categorical(variable, log_weights=logs)
-        return builder.build(normalised=False)
-
-    def _reached(self, root: int) -> list[int]:
-        """Return the nodes reachable from the root, children first."""
-        needed = {root}
-        for at in range(root, -1, -1):
-            node = self._nodes[at]
-            if at in needed and isinstance(node, _Inner):
-                needed.update(node.children)
-        return sorted(needed)
+            variable, scale, is_real = place[node.variable], node.log_scale, isinstance(node.table, tuple)
+            leaf = add_leaf(builder, variable, node.table if isinstance(node.table, tuple) else node.table + scale)
+            number.append(builder.sum([leaf], log_weights=[scale]) if is_real and scale else leaf)
+        circuit = builder.build(normalised=False)
+        return circuit.part(circuit.reached())
 
 
 def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from certimap.errors import ParseError
@@ -80,10 +80,6 @@ class BraceBlock:
     @property
     def words(self) -> list[str]:
         return words_of(self.head)
-
-    def named(self, head: str) -> Iterator[BraceBlock]:
-        """Yield the inner blocks with a given one-word head, ignoring case."""
-        return (block for block in self.blocks if block.head.strip().lower() == head)
 
 
 class Braces:
@@ -350,7 +346,7 @@ def _read_dsl_node(source: Braces, declared: Declared, block: BraceBlock, name: 
     if kind is None or kind.value not in ("CPT", "TRUTHTABLE"):
         shown = "no type" if kind is None else f"the type {kind.value[:20]}"
         raise source.fail(f"{cut(name)} has {shown}; expected CPT and TRUTHTABLE", block.at)
-    definition = next(block.named("definition"), None)
+    definition = next((inner for inner in block.blocks if inner.head.strip().lower() == "definition"), None)
     states = None if definition is None else source.entry(definition, "NAMESTATES")
     if definition is None or states is None:
         raise source.fail(f"{cut(name)} has no DEFINITION with NAMESTATES; expected one", block.at)

@@ -44,7 +44,6 @@ import numpy as np
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.nodewise import OwnNode
 from certimap.circuits.properties import smoothed
-from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import Line, NodeLines, children_first, compared, define, log_complement
@@ -122,7 +121,10 @@ class LogicBuilder:
         if not log_weights:
             return circuit
         # In a smooth circuit every variable has one leaf in each term; that leaf takes the weight.
-        rows = as_rows(log_weights, self.n_variables)
+        rows = np.zeros((self.n_variables, 2))  # of false and true
+        for literal, value in log_weights.items():
+            if abs(literal) <= self.n_variables:
+                rows[abs(literal) - 1, int(literal > 0)] = value
         leaves = circuit.leaf_var[circuit.leaf_var >= 0]
         return dataclasses.replace(circuit, params=circuit.params + rows[leaves].reshape(-1))
 
@@ -198,15 +200,6 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
                 raise ParseError(f"{cut(text.strip())} is no literal and its weight", path, k)
             add(words[0], words[1], k)
     return found, n_variables
-
-
-def as_rows(found: Mapping[int, float], n_variables: int) -> Floats:
-    """Return log weights of (false, true), shape (n_variables, 2); 0 by default."""
-    rows = np.zeros((n_variables, 2))
-    for literal, value in found.items():
-        if abs(literal) <= n_variables:
-            rows[abs(literal) - 1, int(literal > 0)] = value
-    return rows
 
 
 _D4_KINDS = ("o", "a", "t", "f")

@@ -175,9 +175,8 @@ class _Training(BatchedEM[Parameters, Counts]):
             parameters = split_states(start.best, k, rng)
         tree = self.order, self.parent, k, settings.workers
         passes = Passes(self.domain, np.ascontiguousarray(table.codes.T), *tree)
-        judge = None
-        if held_out is not None:
-            judge = Passes(self.domain, np.ascontiguousarray(held_out.codes.T), *tree)
+        judged = None if held_out is None else np.ascontiguousarray(held_out.codes.T)
+        judge = None if judged is None else Passes(self.domain, judged, *tree)
         super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
 
     def maximise(self, counts: Counts) -> Parameters:

@@ -18,6 +18,7 @@ from certimap.core.arguments import is_iterable, keywords_hinted
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
+from certimap.core.logs import log_of
 from certimap.core.progress import Progress
 from certimap.errors import DataError
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters, mix, row_clusters
@@ -450,19 +451,6 @@ class Sketch:
     nodes: list[SketchNode]
     families: Mapping[int, LeafFamily]  # of the leaves of each real variable
 
-    def leaf_log_params(self, node: SketchNode, smoothing: float) -> list[Floats]:
-        """Return natural-log probabilities, or the parameters of its family, for each leaf."""
-        out: list[Floats] = []
-        assert node.leaves is not None
-        for variable, counts in zip(node.leaves, node.statistics, strict=True):
-            if self.domain.n_states[variable] == 0:
-                out.append(self.real_params(int(variable), counts, smoothing))
-                continue
-            smoothed = counts + smoothing
-            with np.errstate(divide="ignore"):
-                out.append(np.log(smoothed / smoothed.sum()))
-        return out
-
     def real_params(self, variable: int, values: Floats, smoothing: float) -> Floats:
         """Return the parameters of a real leaf; without known values, those of a leaf for the whole column."""
         weights = np.ones((len(values), 1))
@@ -478,13 +466,14 @@ class Sketch:
                 total = sum(node.weights)
                 ids[i] = builder.sum(inner, log_weights=[math.log(w / total) for w in node.weights])
                 continue
-            if node.leaves is not None:
-                params = self.leaf_log_params(node, smoothing)
-                for variable, values in zip(node.leaves.tolist(), params, strict=True):
-                    if self.domain.n_states[variable]:
-                        inner.append(builder.categorical(variable, log_weights=values.tolist()))
-                    else:
-                        inner.append(self.families[variable].add(builder, variable, values))
+            leaves: list[int] = [] if node.leaves is None else node.leaves.tolist()
+            for variable, values in zip(leaves, node.statistics, strict=True):
+                if self.domain.n_states[variable]:
+                    shares = (values + smoothing) / (values + smoothing).sum()
+                    inner.append(builder.categorical(variable, log_weights=log_of(shares).tolist()))
+                else:
+                    params = self.real_params(variable, values, smoothing)
+                    inner.append(self.families[variable].add(builder, variable, params))
             ids[i] = inner[0] if len(inner) == 1 else builder.product(inner)
         return builder.build(normalised=False)
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from certimap.core.arguments import has_names, is_mapping, is_missing, is_path, is_records, shown
+from certimap.core.arguments import has_names, is_mapping, is_missing, is_path, is_records, plain_scalar, shown
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.columns import ColumnNote, ColumnNotes, PreparedTable
@@ -252,7 +252,7 @@ def _labels_in(column: Column) -> list[Label]:
             raise DataError(
                 f"column {column.name!r} holds values that are no labels (they cannot be hashed)"
             ) from None
-    labels = plain_labels(np.unique(present))
+    labels: list[Any] = np.unique(present).tolist()
     return [int(v) if isinstance(v, float) and v.is_integer() else v for v in labels]
 
 
@@ -373,10 +373,9 @@ def _positions(column: Column, variable: Categorical) -> Ints:
         out[present] = [table[value] for value in values]
         return out
     labels, inverse = np.unique(values, return_inverse=True)
+    plain: list[Any] = labels.tolist()
     if column.categories is not None:
-        plain: list[Any] = [column.categories[int(code)] for code in labels]
-    else:
-        plain = plain_labels(labels)
+        plain = [column.categories[code] for code in plain]
     out[present] = np.array([_position(label, column, variable) for label in plain], np.int64)[inverse]
     return out
 
@@ -461,7 +460,7 @@ def _column(name: str, values: Any) -> Column:
     dtype = getattr(values, "dtype", None)
     if hasattr(dtype, "categories") and hasattr(values, "cat"):  # a pandas categorical
         codes = np.asarray(values.cat.codes, np.int64)
-        categories = tuple(plain_labels(np.asarray(values.cat.categories, dtype=object)))
+        categories = tuple(map(plain_scalar, values.cat.categories))
         return Column(name, codes, codes < 0, categories)
     if hasattr(values, "to_numpy") and getattr(dtype, "na_value", None) is not None:  # a nullable pandas dtype
         array: Array = np.asarray(values.to_numpy(dtype=object))
@@ -483,7 +482,7 @@ def _column(name: str, values: Any) -> Column:
 def _object_column(name: str, array: Array) -> Column:
     """Find missing values, and turn columns of plain numbers into number columns."""
     missing = np.array([is_missing(value) for value in array], np.bool_)
-    present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
+    present: list[Any] = list(map(plain_scalar, array[~missing]))
     if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):
         values = np.full(len(array), np.nan)
         values[~missing] = present
@@ -492,8 +491,3 @@ def _object_column(name: str, array: Array) -> Column:
     kept = np.empty(len(array), object)
     kept[~missing] = present
     return Column(name, kept, missing)
-
-
-def plain_labels(values: Array) -> list[Label]:
-    """Turn NumPy scalars into Python labels."""
-    return [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
