@@ -87,6 +87,17 @@ def test_the_tables_of_a_given_structure_are_learned(name, text, table, tmp_path
     assert main([*again, "--kinds", "spend=categorical,city=categorical", "--no-held-out"]) == 0
 
 
+def test_sequences_of_a_file_share_the_tables_of_slices(tmp_path):
+    rows = [f"{one},{'ab'[t % 2]}" for one in "uvw" for t in range(9)]
+    (tmp_path / "rows.csv").write_text("\n".join(["one,x", *rows]))
+    (tmp_path / "s.txt").write_text("x[0] -> x[1]\n")
+    command = ["learn", str(tmp_path / "rows.csv"), "-o", str(tmp_path / "m.npz"), "--structure"]
+    assert main([*command, str(tmp_path / "s.txt"), "--set", "sequence=one", "--set", "prior=ml"]) == 0
+    model = cm.read(tmp_path / "m.npz")
+    assert isinstance(model, cm.BayesianNetwork)
+    assert model.factors[model.domain.index("x[1]")].table.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
 def test_a_structure_is_searched_for_by_score(table, tmp_path, capsys):
     command = ["learn", str(table), "-o", str(tmp_path / "m.bif"), "--method", "bic", "--columns", "ok,spend,city"]
     kinds = ["--kinds", "spend=categorical,city=categorical"]

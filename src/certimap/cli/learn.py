@@ -101,10 +101,12 @@ def learn(
     chosen = _listed(table.columns) or None
     if table.structure is not None:
         given["structure"] = _structure(table.structure)
-        chosen = [name for name in given["structure"] if name not in given.get("hidden", ())]
+        names = [name for name in given["structure"] if name not in given.get("hidden", ())]
+        chosen = chosen if "sequence" in given else names
     rows = prepare(text, kinds=kinds, columns=chosen, drop=_listed(table.drop), pool=table.pool)
     best, scores = method.value, dict[str, float]()
-    if method is Method.AUTO or (table.held_out and table.valid is table.test is None and len(text.rows) >= 20):
+    held_out = table.held_out and "sequence" not in given and len(text.rows) >= 20
+    if method is Method.AUTO or (held_out and table.valid is table.test is None):
         model, best, scores = best_of(rows, TRIED if method is Method.AUTO else [best], **given)
     else:
         if table.valid is not None:

@@ -387,7 +387,7 @@ def test_whole_sequences_are_counted_and_random_starts_never_lose():
         ({"x": ["w"]}, True, "names no slices"),
         ({"x[0]": ["x[1]"]}, True, "'x.0.' needs the parent 'x.1.'"),
         ({"x[1]": ["w"], "x[0]": [], "w": ["x[0]"]}, True, "'w' needs the parent 'x.0.'"),
-        ({"x[1]": ["w[0]"], "x[0]": []}, True, "needs the parent 'w.0.'"),
+        ({"x[1]": ["w[0]"], "x[0]": []}, True, "'x.2.' needs the parent 'w.1.'"),
         ({"x[1]": ["x[0]"]}, "id", "sequence is 'id'; expected a full column"),
         ({"v": [], "x[1]": ["x[0]"]}, True, "column 'v' changes within a sequence"),
         ({"z[0]": [], "z[1]": []}, True, "column 'z' is real"),
