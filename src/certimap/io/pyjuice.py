@@ -34,7 +34,7 @@ from certimap.core.domain import MAX_STATES, Domain
 from certimap.core.logs import log_of
 from certimap.errors import ParseError
 from certimap.io import circuit_records as records
-from certimap.io.circuit_records import Record, add_leaf, compared, is_record, items
+from certimap.io.circuit_records import Record, add_leaf, is_record, items
 from certimap.io.files import AnyPath, cut
 
 _ALLOWED = frozenset(
@@ -206,9 +206,7 @@ class _Reader:
         if len(self.ids[-1]) != 1:
             raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
-        return compared(
-            records.over_own_variables(self.builder.build(normalised=False)), self.own_nodes(), self.path
-        )
+        return records.finished(self.builder, self.own_nodes(), self.path)
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)

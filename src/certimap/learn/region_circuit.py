@@ -283,9 +283,8 @@ class _Training(BatchedEM[Tables, Tables]):
         self.margins = table.margins()
         running = self._first_counts(table, k, rng)
         passes = RegionPasses(graph, self.pixels, table.codes, k, settings.workers)
-        judge = None
-        if held_out is not None:
-            judge = RegionPasses(graph, self.pixels, held_out.codes, k, settings.workers)
+        judged = None if held_out is None else held_out.codes
+        judge = None if judged is None else RegionPasses(graph, self.pixels, judged, k, settings.workers)
         super().__init__(settings, passes, judge, rng, running, self.maximise(running))
 
     def _first_counts(self, table: DataTable, k: int, rng: np.random.Generator) -> Tables:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.leaves.kind import LeafFamily
+from certimap.circuits.leaves.kind import LeafFamily, special
 from certimap.core.arguments import is_iterable, keywords_hinted
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
@@ -397,10 +397,7 @@ def _child(nodes: list[SketchNode], region: _Region) -> int:
 
 def _critical_values(threshold: float) -> Floats:
     """Return the G value that has probability `threshold` under independence, by degrees of freedom."""
-    from scipy.special import chdtri
-
-    inverse: Any = chdtri
-    return np.asarray(inverse(np.maximum(np.arange(MAX_DOF + 1), 1), threshold), np.float64)
+    return np.asarray(special("chdtri")(np.maximum(np.arange(MAX_DOF + 1), 1), threshold), np.float64)
 
 
 def components_of_known(indicators: Floats32, n_states: Ints, known: Flags, critical: Floats) -> tuple[Ints, int]:

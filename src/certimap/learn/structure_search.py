@@ -6,11 +6,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
+from certimap.circuits.leaves.kind import special
 from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.errors import DataError, did_you_mean
@@ -109,8 +109,7 @@ def _term(counts: Ints, base: float) -> Floats:
     """Return n ln n, or with a base ln of base (base + 1) ... (base + n - 1)."""
     if not base:
         return np.asarray(counts * np.log(np.maximum(counts, 1)), np.float64)
-    special: Any = import_module("scipy.special")
-    return special.gammaln(base + counts) - special.gammaln(base)
+    return special("gammaln")(base + counts) - special("gammaln")(base)
 
 
 class _Climb:
