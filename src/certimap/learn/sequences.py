@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.arguments import is_list, shown
 from certimap.core.arrays import Ints
 from certimap.core.domain import Domain
 from certimap.core.steps import at_step, step_of
@@ -17,7 +18,9 @@ from certimap.learn.table import DataTable, columns_of
 def split(table: Any, sequence: str | bool) -> tuple[Any, Ints]:
     """Return one table of all rows, and the number of each row's sequence, in the order of their first rows."""
     if sequence is True:
-        parts = [columns_of(one) for one in table]
+        parts = [columns_of(one) for one in table] if is_list(table) else []
+        if not parts or not all(parts):
+            raise DataError(f"the data are {shown(table)}; expected a list of tables, as sequence is True")
         joined, lengths = {c.name: list[Any]() for part in parts for c in part}, [len(p[0].values) for p in parts]
         for part, n in zip(parts, lengths, strict=True):
             cells = {c.name: np.where(c.missing, np.array(None), c.values.astype(object)).tolist() for c in part}

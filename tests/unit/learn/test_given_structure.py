@@ -397,3 +397,6 @@ def test_sequences_that_do_not_fit_are_named(structure, sequence, said):
     table = {"w": [0, 0, 0], "x": [0, 1, 1], "v": [0, 1, 0], "z": [0.5, 1.5, 0.25]}
     with pytest.raises(DataError, match=said):
         fit(structure, [table] if sequence is True else table, sequence=sequence)
+    for data in (table, [], [{}], [table, {}]):
+        with pytest.raises(DataError, match="expected a list of tables, as sequence is True"):
+            fit({"x[1]": ["x[0]"]}, data, sequence=True)
