@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Ints, Words
+from certimap.core.arrays import Ints, Words
 from certimap.core.control import Control, TimeUp
 from certimap.kernels.random import seed_row
 from certimap.networks.elimination import Elimination, measure
@@ -190,10 +190,6 @@ def _grains(log2: float) -> int:
     return min(round((log2 + _NEAR) * GRAIN), _UNLIMITED) if math.isfinite(log2) else _UNLIMITED
 
 
-def _own(log2: Floats) -> Ints:
-    return np.rint(log2 * GRAIN).astype(np.int64)
-
-
 class _Found(NamedTuple):
     """An order by places, and log2 of its joint states."""
 
@@ -287,7 +283,7 @@ class _Search:
         counters = np.zeros(5, np.int64)
         counters[kernels.POOL_USED] = len(self.near)
         pull = np.maximum(np.rint(self.log2 * _FEW), 1.0).astype(np.int64) if is_weighted else np.ones(n, np.int64)
-        own = _own(self.log2)
+        own = np.rint(self.log2 * GRAIN).astype(np.int64)
         weight, missing, around, heap, where, key, tie, mark, order = zeros
         graph = NeighbourLists(
             self.pointers[:-1].copy(), degrees, degrees.copy(), pool, own, pull, self.stage, self.place, weight,

@@ -13,11 +13,11 @@ import numpy as np
 from certimap.core.arrays import Array, Ints
 from certimap.core.control import Control
 from certimap.core.domain import Domain
+from certimap.core.query import Query, make_query
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.factor import Factor, take_signs
 
 if TYPE_CHECKING:
-    from certimap.core.query import Query
     from certimap.networks.network import Network
 
 POLL_EVERY = 64  # tables between two checks of the clock
@@ -56,15 +56,9 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
     ImpossibleEvidence when a factor, or the states that factors leave to a variable, show that p(e) = 0.
     """
     domain = model.domain
-    if query is None:
-        queried = tuple(range(len(domain)))
-        allowed = _all_states(domain, queried)
-        factors = list(model.factors)
-    else:
-        queried = tuple(int(i) for i in query.variables)
-        factors, allowed = _with_evidence(model, query)
-    control = control or Control()
-    states = dict(allowed)
+    query, control = query or make_query(domain), control or Control()
+    queried = tuple(int(i) for i in query.variables)
+    factors, states = _with_evidence(model, query)
     take_signs(factors)
     bearing = [Bearing(f.scope, f.entries, -np.inf if f.in_logs else 0.0) for f in factors if not f.is_positive]
     if not consistent(bearing, states, lambda: control.check(_REDUCING)):
@@ -90,7 +84,9 @@ def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int
     weighed: list[int] = np.flatnonzero(is_weighed).tolist()
     needed = model.relevant({*(int(i) for i in query.variables), *weighed})
     factors = [f for f, own in zip(model.factors, model.owners, strict=True) if own is None or own in needed]
-    allowed = _all_states(domain, sorted(needed))
+    sizes: list[int] = domain.n_states.tolist()
+    positions = {k: np.arange(k) for k in set(sizes)}  # variables of one size share an array
+    allowed = {i: positions[sizes[i]] for i in sorted(needed)}
     left = np.flatnonzero(weights > -np.inf)
     bounds = np.searchsorted(left, domain.offsets)
     starts: list[int] = bounds.tolist()
@@ -100,13 +96,6 @@ def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int
     for i in np.flatnonzero(is_soft).tolist():
         factors.append(Factor.from_log((i,), weights[domain.offsets[i] : domain.offsets[i + 1]]))
     return factors, allowed
-
-
-def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, Ints]:
-    """Return the positions of all states of some variables; variables of one size share an array."""
-    sizes: list[int] = domain.n_states.tolist()
-    positions = {k: np.arange(k) for k in set(sizes)}
-    return {i: positions[sizes[i]] for i in variables}
 
 
 def touching(scopes: Iterable[Iterable[int]]) -> dict[int, list[int]]:

@@ -283,22 +283,17 @@ class StreamedSum:
         """Yield the buckets in reverse order, with the functions that each multiplies."""
         messages: dict[int, _Part] = {}
         kept: list[dict[int, _Part]] = []
-        for first, last in itertools.pairwise(self._borders):
+        parts = list(itertools.pairwise(self._borders))
+        for first, last in parts:
             kept.append(dict(messages))
-            if last < self._borders[-1] or len(self._borders) == 2:
-                self._up(first, last, messages, drops=len(self._borders) > 2)
-        if len(self._borders) == 2:
-            yield from self._stretch(0, self._borders[1], messages)
-            return
-        for first, last in reversed(list(itertools.pairwise(self._borders))):
+            if last < self._borders[-1]:
+                self._up(first, last, messages, drops=True)
+        for first, last in reversed(parts):
             messages = kept.pop()
             self._up(first, last, messages, drops=False)
-            yield from self._stretch(first, last, messages)
-
-    def _stretch(self, first: int, last: int, messages: dict[int, _Part]) -> Iterator[tuple[int, list[_Part]]]:
-        for i in range(last - 1, first - 1, -1):
-            messages.pop(i, None)
-            yield i, self._inputs(i, messages)
+            for i in range(last - 1, first - 1, -1):
+                messages.pop(i, None)
+                yield i, self._inputs(i, messages)
 
     def _up(self, first: int, last: int, messages: dict[int, _Part], *, drops: bool) -> None:
         """Compute the messages of some buckets, and optionally drop used ones."""
