@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class PlanProber:
         self.view = PlanView.of(plan)
         arrays, ends = self.view.arrays, (self.view.low, self.view.high)
         self.layout = Layout.of(plan.domain, arrays.scales, arrays.is_whole, within=ends)
-        self.work = 4 * self.view.n_edges
+        self.work = 4 * plan.n_edges
         self.caps: Caps | None = None
         self._control = Control()  # without limits
         self._max_trace = 0
@@ -203,7 +203,7 @@ class MixtureProber(PlanProber):
         self.is_real = not np.any(plan.domain.n_states)
         self.is_gaussian = self.is_real and not np.any(np.isnan(self._components.precisions))
         self._log_tops = flat.log_weights + self._components.tops.sum(axis=1)
-        self.work = len(flat.log_weights) * n * (2 + n // 4) + (0 if self.is_real else 4 * self.view.n_edges)
+        self.work = len(flat.log_weights) * n * (2 + n // 4) + (0 if self.is_real else 4 * plan.n_edges)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         batch, n = len(boxes), len(self.plan.domain)
@@ -298,11 +298,6 @@ class PlanView:
     @property
     def n_columns(self) -> int:
         return int(self.arrays.offsets[-1])
-
-    @cached_property
-    def n_edges(self) -> int:
-        """Edges to inner nodes and leaves, all visited by one pass."""
-        return len(self.arrays.children) + len(self.arrays.leaf_var)
 
 
 @dataclass(eq=False)

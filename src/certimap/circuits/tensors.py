@@ -22,7 +22,6 @@ from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.box import Boxes, Points
-from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior
 from certimap.core.rounding import ALL_SUMS, ENTROPY, STEPS, ULP
 from certimap.errors import MissingDependency, ModelError, QueryError, SolverError
@@ -352,14 +351,9 @@ class TensorPosterior:
     """
 
     def __init__(self, posterior: CircuitPosterior, device: str) -> None:
-        self.tensors = TensorPlan(posterior.plan, device)
+        self.tensors, self.domain = TensorPlan(posterior.plan, device), posterior.domain
         slack = max(posterior.facts.log_slack, log_error(posterior.plan))
         self.facts = replace(posterior.facts, log_slack=slack)
-
-    @property
-    def domain(self) -> Domain:
-        """The query variables, in the query's order."""
-        return self.tensors.plan.domain
 
     def __repr__(self) -> str:
         plan, device = self.tensors.plan, self.tensors.device

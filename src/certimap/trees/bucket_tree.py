@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -212,7 +212,9 @@ class BucketTreePosterior:
                 raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
             work.flags.fill(tree.is_delicate)
             passes.upward_points(tree.arrays, how, states, work)
-            out[start:stop] = self._roots(work, len(part), partial(self._mask, part), is_bound=False)
+            out[start:stop] = self._roots(
+                work, len(part), lambda b: Boxes.of_points(self.domain, part[b : b + 1]).mask[0], is_bound=False
+            )
 
         def room() -> passes.PointRoom:
             return passes.PointRoom(
@@ -223,12 +225,6 @@ class BucketTreePosterior:
         memory = PerThread(room)
         for_blocks(block, batch, rows, self.workers)
         return out
-
-    def _mask(self, points: Points, row: int) -> Flags:
-        """Return the mask of one point."""
-        mask = np.zeros(self.domain.total_states, np.bool_)
-        mask[self.domain.offsets[:-1] + points[row]] = True
-        return mask
 
     def log_mass(self, boxes: Boxes) -> Floats:
         """Natural log of P(box | e), shape (batch,)."""
