@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from certimap.circuits.leaves import leaf_kind
+from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32, spans
 from certimap.core.domain import Domain
 from certimap.core.model import Model
@@ -344,3 +344,14 @@ def _check_total(circuit: Circuit) -> None:
             f"the values of the circuit add to {shown}; expected 1 within {TOTAL_TOLERANCE}. Give probabilities "
             "as probs= and weights=, natural logs as log_weights=; build(normalised=False) accepts any total"
         )
+
+
+def supports(circuit: Circuit) -> tuple[Floats, Floats]:
+    """Return where the density of each leaf begins and ends, shape (n_nodes,); infinite elsewhere."""
+    low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
+    for code, leaf in leaf_kinds().items():
+        nodes = np.flatnonzero(circuit.kind == code)
+        if leaf.support is not None and len(nodes):
+            params = (circuit.params[circuit.param_ptr[nodes] + k] for k in range(len(leaf.parameters)))
+            low[nodes], high[nodes] = leaf.support(*params)
+    return low, high

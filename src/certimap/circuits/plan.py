@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from certimap.circuits import properties
-from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.circuit import Circuit, NodeKind, supports
 from certimap.circuits.kernels import simplify, structure
 from certimap.circuits.kernels.arrays import LeafLayout, NewNodes, QueriedLeaves, Workspace
 from certimap.circuits.kernels.real import fill_log_masses, fill_touching
@@ -370,17 +370,6 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     inputs = (log_mass, parents, single, domain.n_states, position, queried.start, decides)
     simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
     return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
-
-
-def supports(circuit: Circuit) -> tuple[Floats, Floats]:
-    """Return where the density of each leaf begins and ends, shape (n_nodes,); infinite elsewhere."""
-    low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
-    for code, leaf in leaf_kinds().items():
-        nodes = np.flatnonzero(circuit.kind == code)
-        if leaf.support is not None and len(nodes):
-            params = (circuit.params[circuit.param_ptr[nodes] + k] for k in range(len(leaf.parameters)))
-            low[nodes], high[nodes] = leaf.support(*params)
-    return low, high
 
 
 def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decides: Ints32) -> None:

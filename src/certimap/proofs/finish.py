@@ -21,9 +21,8 @@ from certimap.checker.models import Question as Asked
 from certimap.checker.network import boxes_beside, value_at, work_of_a_point
 from certimap.checker.numbers import UNIT
 from certimap.checker.verdict import LARGEST_TOLERANCE
-from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.circuit import Circuit, NodeKind, supports
 from certimap.circuits.leaves import leaf_kind
-from certimap.circuits.plan import supports
 from certimap.core.arguments import Record, check_number, is_path, keywords_hinted
 from certimap.core.arrays import Array, Floats
 from certimap.core.control import Control, TimeUp
