@@ -33,6 +33,7 @@ from certimap.proofs.steps import steps_of
 from certimap.testing.models import all_points, random_circuit, random_network
 from certimap_lab.constraints import all_hold, forged, random_constraints
 
+EPSILONS = (0.0, 0.05, 0.3)  # tolerances of random cases
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
 MARGIN = 1e-7  # relative; altered answers that are closer to the best may be accepted
@@ -171,6 +172,13 @@ def solved(
         max_samples=20_000,
         **options,
     )
+
+
+def each_solved(case: Case, seed: int, rng: np.random.Generator) -> Iterator[tuple[str, MapResult]]:
+    """Yield the solvers of a random case with their answers, at tolerances drawn from `rng`."""
+    for solver in ON_NETWORKS if seed % 2 else ON_CIRCUITS:
+        epsilon, delta = float(rng.choice(EPSILONS)), 0.05 if solver == "pac" else 0.0
+        yield solver, solved(case, solver, epsilon=epsilon, delta=delta, seed=seed)
 
 
 def by_steps(case: Case, proof: Proof, most_entries: float, relaxed: bool = False) -> Proof | None:

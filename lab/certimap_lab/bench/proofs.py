@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from certimap.checker import Proof
-from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, Case, altered, by_steps, failures, random_case, solved
+from certimap_lab.proofs import EPSILONS, Case, altered, by_steps, each_solved, failures, random_case, solved
 from certimap_lab.real_proofs import random_real_case
 
-EPSILONS = (0.0, 0.05, 0.3)
 MOST_ENTRIES = (
     0.0,
     2.0**28,
@@ -48,9 +47,8 @@ def try_models(n_models: int, seed: int = 0, tell: Told = print) -> Trial:
     trial = Trial()
     for number in range(seed, seed + n_models):
         case, rng = random_case(number, constrained=number % 3 == 0), np.random.default_rng([number, 6])
-        for solver in ON_NETWORKS if number % 2 else ON_CIRCUITS:
-            epsilon, delta = float(rng.choice(EPSILONS)), 0.05 if solver == "pac" else 0.0
-            proof = solved(case, solver, epsilon=epsilon, delta=delta, seed=number).proof
+        for solver, result in each_solved(case, number, rng):
+            proof = result.proof
             if proof is None:
                 continue
             proofs = [proof]

@@ -15,7 +15,7 @@ from certimap.checker.models import CheckBudget, PlainTable, Question, ReducedMo
 from certimap.checker.network import bounds_at, value_at
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap_lab.constraints import all_hold, forged, random_constraints
-from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, by_steps, failures, random_case, solved
+from certimap_lab.proofs import by_steps, each_solved, failures, random_case, solved
 
 
 def rules_of(said, states, budget=None, observed=None):
@@ -74,9 +74,7 @@ def test_automata_accept_what_the_constraints_say(seed):
 @pytest.mark.parametrize("seed", range(1, 12))
 def test_proofs_under_constraints_hold_and_altered_ones_do_not(seed):
     case, rng = random_case(seed, constrained=True), np.random.default_rng(seed)
-    for solver in ON_NETWORKS if seed % 2 else ON_CIRCUITS:
-        epsilon, delta = float(rng.choice([0.0, 0.05, 0.3])), 0.05 if solver == "pac" else 0.0
-        result = solved(case, solver, epsilon=epsilon, delta=delta, seed=seed)
+    for solver, result in each_solved(case, seed, rng):
         assert (result.proof is None) == (not result.certified), result.no_proof
         if result.proof is not None:
             assert failures(case, result.proof, rng) == []
