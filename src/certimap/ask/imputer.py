@@ -300,12 +300,12 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         Raises NotFitted before `fit`, DataError for other columns and for unknown values, ImpossibleEvidence for a
         row whose known cells have probability 0, and QueryError for a model without means.
         """
-        array, points = self._read(X)
+        table, array, points = self._read(X)
         missing = missing_in(points)
         rows = np.flatnonzero(missing.any(axis=1))
         results: list[MapResult | None] = [None] * len(points)
         if not len(rows):
-            return Imputation(self._filled(X, array, missing, [], self.point), results)
+            return Imputation(self._filled(X, table, array, missing, [], self.point), results)
         keys = np.where(missing, -np.inf, points)[rows]
         _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         distinct, at = points[rows[first]], np.zeros(len(points), np.int64)
@@ -323,7 +323,8 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 here = np.flatnonzero(absent[:, i])
                 modes = self._answers(distinct[here], [[self.domain_.names[i]]] * len(here))
                 found[i][here] = self._certain(distinct[here], modes)[i]
-        return Imputation(self._filled(X, array, missing, [own[at] for own in found], self.point), results)
+        filled = self._filled(X, table, array, missing, [own[at] for own in found], self.point)
+        return Imputation(filled, results)
 
     def draw(self, X: Any, n_draws: int = 5, *, rng: Seed = None) -> list[Any]:
         """Return `n_draws` completed tables, with missing cells drawn given the row's other cells.
@@ -332,7 +333,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         table is one of a multiple imputation (Rubin 1987): results that differ among them are uncertain. Averaged
         models take turns.
         """
-        array, points = self._read(X)
+        table, array, points = self._read(X)
         n_draws = check_whole("n_draws", n_draws, "a whole number of tables from 1", DataError, low=1)
         own = np.random.default_rng(self.seed_ if rng is None else draw_seed(rng))
         missing, drawn = missing_in(points), np.repeat(points[None], n_draws, axis=0)
@@ -341,15 +342,15 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
             for turn, model in zip(turns, self.models_, strict=False):
                 n = len(range(n_draws)[turn])
                 drawn[turn, row, missing[row]] = drawn_row(model, self.domain_, points[row], n, stream)
-        return [self._filled(X, array, missing, self._certain(table), own) for table in drawn]
+        return [self._filled(X, table, array, missing, self._certain(rows), own) for rows in drawn]
 
-    def _read(self, X: Any) -> tuple[Any, Points]:
-        """Return a table as a validated array, and as points."""
+    def _read(self, X: Any) -> tuple[Any, Any, Points]:
+        """Return a table as a frame if it has records, as a validated array, and as points."""
         if not hasattr(self, "models_"):
             raise NotFitted("this MapImputer is not fitted; call fit first")
         table = _framed(X)
         array: Any = _validated(self, table, reset=False)
-        return array, self._encoded(dict(zip(self._names, _columns(table, array).values(), strict=True)))
+        return table, array, self._encoded(dict(zip(self._names, _columns(table, array).values(), strict=True)))
 
     def _answers(self, points: Points, asked: Sequence[list[str]]) -> list[MapResult]:
         """Answer distinct rows, in tasks of a fixed size."""
@@ -388,30 +389,28 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
             return levels[np.searchsorted(0.5 * (levels[1:] + levels[:-1]), values)].tolist()
         return (np.rint(values) if np.all(levels == np.rint(levels)) else values).tolist()
 
-    def _filled(self, X: Any, array: Any, missing: Flags, found: Sequence[Floats], how: How) -> Any:
-        """Fill the missing cells from what is expected in them, in a copy of the table."""
-        if is_records(X):
-            return self._filled(_framed(X), array, missing, found, how).to_dict("records")
-        is_frame, is_polars = hasattr(X, "iloc"), _library(X) == "polars"
-        out: Any = X.clone() if is_polars else (X if is_frame else array).copy()
+    def _filled(self, X: Any, table: Any, array: Any, missing: Flags, found: Sequence[Floats], how: How) -> Any:
+        """Fill the missing cells from what is expected in them, in a copy of the table that is like `X`."""
+        is_frame, is_polars = hasattr(table, "iloc"), _library(table) == "polars"
+        out: Any = table.clone() if is_polars else (table if is_frame else array).copy()
         for i, (name, own) in enumerate(zip(self.domain_.names, found, strict=False)):
             rows: list[int] = np.flatnonzero(missing[:, i]).tolist()
             if not rows:
                 continue
             j, values = self._names.index(name), self._values(name, own[rows], how)
             if is_polars:
-                column = X[X.columns[j]]
+                column = table[table.columns[j]]
                 cells: Any = np.array(column.to_list(), object)
                 cells[rows] = list(map(int, values)) if column.dtype.is_integer() else values
                 out = out.with_columns(type(column)(column.name, cells.tolist(), dtype=column.dtype))
             elif is_frame:
-                column = X.iloc[:, j].copy()
+                column = table.iloc[:, j].copy()
                 column.iloc[rows] = values
                 out.isetitem(j, column)
             else:
                 for row, value in zip(rows, values, strict=True):
                     out[row, j] = value
-        return out
+        return out.to_dict("records") if is_records(X) else out
 
 
 def _framed(X: Any) -> Any:

@@ -112,7 +112,7 @@ def within_limits(
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     low, high = limits_of(query, real)
     if len(mixture.domain) > len(real):
-        posterior = between_mixtures(mixture, log_evidence, query, workers)
+        posterior = between_mixtures(mixture, log_evidence, query, low, high, workers)
     elif hidden is not None:
         posterior = WindowedNormals(mixture, log_evidence, low, high, workers, hidden)
     else:

@@ -26,18 +26,18 @@ MOST_SLICES = 8000
 
 
 def between_mixtures(
-    joint: GaussianMixture, log_evidence: float, query: Query, workers: int | None
+    joint: GaussianMixture, log_evidence: float, query: Query, low: Floats, high: Floats, workers: int | None
 ) -> WindowedNormals:
     """Return p(real query variables, intervals | values) from below, whose prober bounds it from above.
 
-    `joint` is the density of the real query variables, then those in intervals. All of the latter but the one that
-    would take most slices are cut. Raises ModelError for more than 8,000 slices of all components together.
+    `joint` is the density of the real query variables, whose limits are `low` and `high`, then of those in
+    intervals. All of the latter but the one that would take most slices are cut. Raises ModelError for more than
+    8,000 slices of all components together.
     """
     names, hidden = query.domain.names, hidden_variables(query)
     sizes = {i: _counts(joint, names[i], *query.intervals[i]).sum() for i in hidden}
     *cut, last = sorted(hidden, key=lambda i: float(sizes[i]))
-    real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
-    n = len(real)
+    n = len(low)
     made: list[WindowedNormals] = []
     log_rest = -math.inf
     for is_above in (False, True):
@@ -48,8 +48,8 @@ def between_mixtures(
             log_rest = float(np.logaddexp(log_rest, rest + shift))
             shift += more
         windows = windows_of(mixture, n, *limits_of(query, [last]))
-        own, asked = mixture.marginal(mixture.domain.names[:n]), limits_of(query, real)
-        made.append(WindowedNormals(own, shift, *asked, workers, Hidden(windows, None)))
+        own = mixture.marginal(mixture.domain.names[:n])
+        made.append(WindowedNormals(own, shift, low, high, workers, Hidden(windows, None)))
     below, above = made
     slack = max(below.facts.log_slack, above.facts.log_slack)
     below.facts, below.above, below.log_rest = replace(below.facts, log_slack=slack), above, log_rest
