@@ -1,8 +1,8 @@
 #!/bin/sh
-# Record every benchmark of docs/benchmarks.md: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
+# Record every benchmark of docs/benchmarks.md and its pages: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
 # DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
-# are recorded: engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale. 'reproduction', the published
+# are recorded: engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile. 'reproduction', the published
 # protocol in full (docs/reproduction.md), takes days and is recorded only when it is named.
 # Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
 #
@@ -18,7 +18,21 @@ certimap=${CERTIMAP:-.venv/bin/certimap}
 peers=${PEERS:-pgmpy,pyagrum,pygms,toulbar2}
 trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mushrooms,nltcs,ocr_letters,plants,pumsb_star,tretail
 buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
-page=docs/benchmarks.md
+
+page_of() { # SECTION
+    case $1 in
+    engine | start) echo start ;;
+    learnspn | rows | warm) echo circuits ;;
+    hclt) echo hidden-trees ;;
+    auto | exact) echo circuit-proofs ;;
+    chow-liu) echo chow-liu-trees ;;
+    networks | peers | plain) echo networks ;;
+    growth | scale) echo scale ;;
+    digits | reach) echo reach ;;
+    *) echo wide-networks ;;
+    esac
+    # impute to hostile are sections of other pages, which their commands name
+}
 
 twenty() { # SECTION OPTION ...
     section=$1
@@ -30,8 +44,9 @@ tables() { # SECTION
     $certimap bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
 }
 
-for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale}; do
+for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile}; do
     echo "== $section"
+    page=docs/benchmarks/$(page_of "$section").md
     case $section in
     engine)
         $certimap bench engine --workers 2 --into "$page"
@@ -129,6 +144,47 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         $certimap bench networks --growth --into "$page"
         continue
         ;;
+    digits)
+        $certimap bench digits --into "$page"
+        continue
+        ;;
+    reach)
+        $certimap bench reach --models 4 --limit 60 --into "$page"
+        continue
+        ;;
+    impute)
+        $certimap bench impute --data "$data/twenty" --into docs/imputation.md
+        continue
+        ;;
+    mixed-tables)
+        $certimap bench mixed-tables --filled 15 --into docs/learning.md
+        continue
+        ;;
+    heuristics)
+        $certimap bench heuristics --models runs/models --into docs/how-to-choose-a-solver.md
+        continue
+        ;;
+    theory)
+        $certimap bench theory --into docs/theory.md
+        continue
+        ;;
+    proofs)
+        $certimap bench proofs --models 0 --learned runs/models --networks "$data/networks" --networks "$data/uai-mpe" \
+            --out runs/proofs --into docs/proofs.md
+        continue
+        ;;
+    truth)
+        $certimap bench truth --queries 100000 --seed 0 --out runs/truth --into docs/truth-at-volume.md
+        continue
+        ;;
+    loosened)
+        $certimap bench truth --loosen all --queries 40000 --seed 0 --out runs/loosened --into docs/truth-at-volume.md
+        continue
+        ;;
+    hostile)
+        $certimap bench hostile --models 20000 --seed 7000 --into docs/truth-at-volume.md
+        continue
+        ;;
     *)
         echo "unknown section: $section" >&2
         exit 2
@@ -136,3 +192,4 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
     esac
     tables "$section"
 done
+$certimap bench summary docs/benchmarks.md

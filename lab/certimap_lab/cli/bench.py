@@ -197,6 +197,18 @@ def tables(
 
 
 @app.command()
+def summary(
+    page: Annotated[
+        Path, typer.Argument(help="Page with a section 'summary'; its pages are in the folder of that name.")
+    ],
+) -> None:
+    """Write the summary of all recorded benchmarks and its plots from the recorded tables."""
+    from certimap_lab.bench.summary import write_summary
+
+    typer.echo(f"{len(write_summary(page))} plots", err=True)
+
+
+@app.command()
 def engine(
     workers: Workers = 2,
     into: Annotated[
