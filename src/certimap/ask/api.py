@@ -126,94 +126,63 @@ def map_query(
 ) -> MapResult | ResultList[Any]:
     """Return the most probable assignment of some variables given others, everything else summed out.
 
-    Parameters
-    ----------
-    model
-        A circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None). A model
-        from another library is converted at each call; `certimap.from_object` converts it once.
-    variables
-        Names of the query variables; None: every variable without hard evidence (MPE).
-    evidence
-        A mapping or pandas Series from names to values: a label; None or NaN for unobserved; a set of labels as a
-        restriction; one likelihood per state; a number for a real variable, or a (low, high) tuple as its
-        interval. If the evidence assigns every variable, the answer is the empty assignment, with ln p = 0 and
-        ln p(e) in `log_evidence`. A table asks one query per row: a frame (pandas, polars, or any with columns by
-        name) or a list of mappings. What it holds of `variables` is no evidence.
-    epsilon, delta
-        The requested certificate: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
-        `epsilon=0` requests exactness within `tolerance`; `delta=0` forbids probabilistic stops.
-    solver
-        A name (`certimap.solvers.registry.names`), a solver object, or "auto", which chooses by the posterior's
-        capabilities (`certimap.solvers.registry.choose`). Further keywords are settings of a named solver.
-    rng
-        A seed, a numpy Generator, or None. The result records the seed, which replays the answer.
-    time_limit, max_samples, max_nodes, max_memory
-        Limits in seconds, draws, search nodes and bytes, counted from the call: orders, conditioning, search and
-        decoding. A run that reaches a limit returns its best answer and certificate so far. If conditioning cannot
-        end in time, a quicker method answers and `note` names the step that was cut short. Default of
-        `max_memory`: see `certimap.core.control.default_max_memory`.
-    warm_start
-        Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
-    upper_bound
-        A bound that another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and
-        `log_prob` bounds ln p(q | e), for every q. A certificate that uses it names the source among its
-        `assumptions`.
-    top_k
-        Return the k most probable assignments in `result.top`.
-    top_mass
-        A probability, such as 0.95: return in `result.top` the most probable assignments that hold it together, at
-        most `top_k` of them (1,024 if that is None). `result.top_mass` says what they hold, and the size below
-        which no set can hold that much; the search ends once that exceeds `top_k`. Needs p(e).
-    tolerance
-        The relative error that still counts as exact.
-    constraints
-        Rules that answers satisfy: `AtMost`, `AtLeast`, `Exactly`, `Never`, `Implies`, `AllDifferent`, `Linear`,
-        `Allowed`, or their JSON forms, on variables that are queried or observed. The answer is the most probable
-        of the assignments that satisfy all of them, p* is its probability, and so are `top_k` and every bound;
-        probabilities stay those of the model without constraints.
-    max_edges
-        Largest circuit (edges) and largest table (entries) to build. None: limited only by `max_memory`.
-    workers
-        Threads; None: one per core. The answer does not depend on it.
-    device
-        "cpu", "cuda" or "cuda:N": a circuit samples and scores points there, by PyTorch, for solvers based on
-        draws ("auto" is then `smooth_pac`). None: compiled kernels, which also bound boxes.
-    progress
-        Whether to show progress; None: only on a terminal. A function receives history entries. Compilation of
-        kernels, which happens once, is shown too.
-    errors
-        For tables. "raise": the first failing row ends the batch, with an error that names the row.
-        "keep": a failing row gets a `FailedQuery` with the error message, and the other rows are answered.
-    virtual_evidence, show_progress
-        pgmpy's names: tables over single variables, which join `evidence` as likelihoods; and `progress`.
-    proof, max_proof
-        Whether to make `result.proof` (see `certimap.check`), and its largest size in bytes.
-    n_jobs, executor
-        Workers for the rows of a data frame, or for the parts of one hard query: a number of local processes
-        (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
-        one thread unless `workers` is given; answers depend on neither number. See docs/many-machines.md.
-    extra, unknown
-        For tables: "refuse" or "ignore" columns that are no variables; "refuse" labels that are no states, or take
-        them as "missing". A variable with the state "(other)" takes such labels for it.
-    **solver_options
-        Settings of a named solver.
+    - `model`: a circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None). A
+      model from another library is converted at each call; `certimap.from_object` converts it once.
+    - `variables`: names of the query variables; None: every variable without hard evidence (MPE).
+    - `evidence`: a mapping or pandas Series from names to values: a label; None or NaN for unobserved; a set of
+      labels as a restriction; one likelihood per state; a number for a real variable, or a (low, high) tuple as
+      its interval. If the evidence assigns every variable, the answer is the empty assignment, with ln p = 0 and
+      ln p(e) in `log_evidence`. A table asks one query per row: a frame (pandas, polars, or any with columns by
+      name) or a list of mappings. What it holds of `variables` is no evidence.
+    - `epsilon`, `delta`: the requested certificate: p(answer | e) >= (1 - epsilon) p*, with probability at least
+      1 - delta. `epsilon=0` requests exactness within `tolerance`; `delta=0` forbids probabilistic stops.
+    - `solver`: a name (`certimap.solvers.registry.names`), a solver object, or "auto", which chooses by the
+      posterior's capabilities (`certimap.solvers.registry.choose`). Further keywords,
+      `solver_options`, are settings of a named solver.
+    - `rng`: a seed, a numpy Generator, or None. The result records the seed, which replays the answer.
+    - `time_limit`, `max_samples`, `max_nodes`, `max_memory`: limits in seconds, draws, search nodes and bytes,
+      counted from the call: orders, conditioning, search and decoding. A run that reaches a limit returns its best
+      answer and certificate so far. If conditioning cannot end in time, a quicker method answers and `note` names
+      the step that was cut short. Default of `max_memory`: see `certimap.core.control.default_max_memory`.
+    - `warm_start`: assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
+    - `upper_bound`: a bound that another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q,
+      e), and `log_prob` bounds ln p(q | e), for every q. A certificate that uses it names the source among its
+      `assumptions`.
+    - `top_k`: return the k most probable assignments in `result.top`.
+    - `top_mass`: a probability, such as 0.95: return in `result.top` the most probable assignments that hold it
+      together, at most `top_k` of them (1,024 if that is None). `result.top_mass` says what they hold, and the
+      size below which no set can hold that much; the search ends once that exceeds `top_k`. Needs p(e).
+    - `tolerance`: the relative error that still counts as exact.
+    - `constraints`: rules that answers satisfy: `AtMost`, `AtLeast`, `Exactly`, `Never`, `Implies`,
+      `AllDifferent`, `Linear`, `Allowed`, or their JSON forms, on variables that are queried or observed. The
+      answer is the most probable of the assignments that satisfy all of them, p* is its probability, and so are
+      `top_k` and every bound; probabilities stay those of the model without constraints.
+    - `max_edges`: largest circuit (edges) and largest table (entries) to build. None: limited only by
+      `max_memory`.
+    - `workers`: threads; None: one per core. The answer does not depend on it.
+    - `device`: "cpu", "cuda" or "cuda:N": a circuit samples and scores points there, by PyTorch, for solvers based
+      on draws ("auto" is then `smooth_pac`). None: compiled kernels, which also bound boxes.
+    - `progress`: whether to show progress; None: only on a terminal. A function receives history entries.
+      Compilation of kernels, which happens once, is shown too.
+    - `errors`: for tables. "raise": the first failing row ends the batch, with an error that names the row.
+      "keep": a failing row gets a `FailedQuery` with the error message, and the other rows are answered.
+    - `virtual_evidence`, `show_progress`: pgmpy's names: tables over single variables, which join `evidence` as
+      likelihoods; and `progress`.
+    - `proof`, `max_proof`: whether to make `result.proof` (see `certimap.check`), and its largest size in bytes.
+    - `n_jobs`, `executor`: workers for the rows of a data frame, or for the parts of one hard query: a number of
+      local processes (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker
+      has one thread unless `workers` is given; answers depend on neither number. See docs/many-machines.md.
+    - `extra`, `unknown`: for tables: "refuse" or "ignore" columns that are no variables; "refuse" labels that are
+      no states, or take them as "missing". A variable with the state "(other)" takes such labels for it.
 
-    Returns
-    -------
-    MapResult or ResultList
-        One result, or one per row of a data frame. Logs are natural. Ctrl-C ends a data frame's batch: the list
-        then holds the finished rows, and its `interrupted` is true.
+    Returns a `MapResult`, or a `ResultList` with one per row of a data frame. Logs are natural. Ctrl-C ends a data
+    frame's batch: the list then holds the finished rows, and its `interrupted` is true.
 
-    Raises
-    ------
-    QueryError, ImpossibleEvidence
-        For a query that names unknown variables or states, contradicts itself, or has evidence of probability 0.
-    NoAnswer
-        When no assignment of positive probability satisfies the constraints, which is proved.
-    TooLarge
-        When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
-    SolverError
-        When the solver does not suit the posterior, or a setting is out of range.
+    Raises QueryError and ImpossibleEvidence for a query that names unknown variables or states, contradicts
+    itself, or has evidence of probability 0; NoAnswer when no assignment of positive probability satisfies the
+    constraints, which is proved; TooLarge when no representation of the model fits `max_memory` and `max_edges`,
+    or none was ready in time; SolverError when the solver does not suit the posterior, or a setting is out of
+    range.
     """
     check_errors(errors, extra, unknown)
     max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")

@@ -95,55 +95,34 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     certificate for each row: that no other fill is more probable under the model. Cells filled one by one are each
     right more often. `draw` completes the table several times, at random.
 
-    Parameters
-    ----------
-    model
-        How to learn a model from the table: "hclt" (a hidden Chow-Liu tree), "gaussian-mixture" (columns of
-        numbers alone), "mixture", "learnspn" or "chow-liu"; an estimator from `certimap.learn`; or a model,
-        possibly from another library, whose variables are the columns by name. "auto" takes "hclt"; for columns
-        of numbers alone, it or a mixture of 1, 2 or 4 Gaussians, whichever fills hidden cells of other rows best.
-    point
-        "joint": the most probable joint state of a row's missing cells. "marginal": each cell's own most probable
-        state or number. "mean": the means of numbers, else as "marginal".
-    max_levels
-        Columns of more distinct numbers than this are numbers; other columns have states.
-    bins
-        The intervals, of about equal frequency, into which "hclt" and "chow-liu" cut numbers. A missing number is
-        filled with the median (or mean) of the training values in its most probable interval (or in all).
-    n_models
-        Models to average, learned with different seeds; None: 8 hidden trees where cells are not filled jointly,
-        else 1.
-    epsilon
-        The requested certificate: a fill is at least (1 - epsilon) times as probable as the best. None: 0, which
-        requests the best, or .01 where a variable is real and densities are compared.
-    time_limit
-        Seconds per row; a row that reaches the limit gets the best fill found, with the certificate earned so far.
-    n_jobs
-        Processes for rows, as in scikit-learn; None means 1, -1 all processors. The answer does not depend on it.
-    random_state
-        Seed or generator, for learning and for solvers that sample.
+    - `model`: how to learn a model from the table: "hclt" (a hidden Chow-Liu tree), "gaussian-mixture" (columns of
+      numbers alone), "mixture", "learnspn" or "chow-liu"; an estimator from `certimap.learn`; or a model, possibly
+      from another library, whose variables are the columns by name. "auto" takes "hclt"; for columns of numbers
+      alone, it or a mixture of 1, 2 or 4 Gaussians, whichever fills hidden cells of other rows best.
+    - `point`: "joint": the most probable joint state of a row's missing cells. "marginal": each cell's own most
+      probable state or number. "mean": the means of numbers, else as "marginal".
+    - `max_levels`: columns of more distinct numbers than this are numbers; other columns have states.
+    - `bins`: the intervals, of about equal frequency, into which "hclt" and "chow-liu" cut numbers. A missing
+      number is filled with the median (or mean) of the training values in its most probable interval (or in all).
+    - `n_models`: models to average, learned with different seeds; None: 8 hidden trees where cells are not filled
+      jointly, else 1.
+    - `epsilon`: the requested certificate: a fill is at least (1 - epsilon) times as probable as the best. None:
+      0, which requests the best, or .01 where a variable is real and densities are compared.
+    - `time_limit`: seconds per row; a row that reaches the limit gets the best fill found, with the certificate
+      earned so far.
+    - `n_jobs`: processes for rows, as in scikit-learn; None means 1, -1 all processors. The answer does not depend
+      on it.
+    - `random_state`: seed or generator, for learning and for solvers that sample.
 
-    Attributes
-    ----------
-    model_, models_
-        The model (of several, the first), and all that are averaged.
-    learner_
-        The estimator that learned it; None for a given model.
-    domain_
-        Its variables: one per known column, with intervals as the states 0, 1, ...
-    seed_
-        The seed of the run.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names if a frame was given.
+    After `fit`, `model_` is the model (of several, the first), `models_` are all that are averaged, `learner_` is
+    the estimator that learned them (None for a given model), `domain_` their variables: one per known column, with
+    intervals as the states 0, 1, ..., `seed_` the seed of the run, `n_features_in_` the number of columns, and
+    `feature_names_in_` their names if a frame was given.
 
-    Notes
-    -----
     NaN, None and pandas' missing values count as missing. Arrays, lists, pandas and polars frames keep their type,
     dtypes, categories and index; columns of whole numbers are filled with whole numbers. A label not seen in `fit`
     is refused, because the model gives it no probability.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from certimap import MapImputer
     >>> rows = np.array([[0, 0], [1, 1], [0, 0], [1, 1], [0, np.nan], [np.nan, 1]] * 5)

@@ -32,22 +32,13 @@ class GaussianMixture(Model):
     Queries, evidence (values, and intervals of query variables) and certified modes work as for circuits; other
     variables are integrated out. Immutable.
 
-    Parameters
-    ----------
-    weights
-        Positive, shape (K,); they are divided by their sum.
-    means
-        Shape (K, n).
-    covariances
-        Symmetric positive definite matrices, shape (K, n, n).
-    names
-        One name per variable; None for "0", "1", ...
+    - `weights`: positive, shape (K,); they are divided by their sum.
+    - `means`: shape (K, n).
+    - `covariances`: symmetric positive definite matrices, shape (K, n, n).
+    - `names`: one name per variable; None for "0", "1", ...
 
-    Raises
-    ------
-    ModelError
-        For shapes that do not fit, numbers that are not finite, weights that are not positive, and covariances
-        that are not symmetric positive definite.
+    Raises ModelError for shapes that do not fit, numbers that are not finite, weights that are not positive, and
+    covariances that are not symmetric positive definite.
     """
 
     def __init__(

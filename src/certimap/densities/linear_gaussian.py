@@ -31,17 +31,12 @@ LONG_WORK = 2e8  # products up to which errors are measured in long floats
 class LinearGaussian:
     """The distribution of a real variable given its parents: Gaussian around a linear function of real parents.
 
-    Parameters
-    ----------
-    variable
-        Its name.
-    parents
-        Names of real and discrete variables.
-    intercept, sd
-        The constant of the linear function, and the standard deviation around it: a number, or an array with one
-        axis per discrete parent, in their order.
-    coefficients
-        One number per real parent, in their order, along the last axis; the axes before it as above, or absent.
+    - `variable`: its name.
+    - `parents`: names of real and discrete variables.
+    - `intercept`, `sd`: the constant of the linear function, and the standard deviation around it: a number, or an
+      array with one axis per discrete parent, in their order.
+    - `coefficients`: one number per real parent, in their order, along the last axis; the axes before it as above,
+      or absent.
     """
 
     variable: str
@@ -84,25 +79,13 @@ class LinearGaussianNetwork(Model):
     4096 at most unless all of them are queried alone. Conditionals and marginals have closed forms, and modes are
     certified.
 
-    Parameters
-    ----------
-    nodes
-        The real variables, in any order.
-    discrete
-        A model of the discrete variables, a `BayesianNetwork` for instance; None without discrete variables.
+    - `nodes`: the real variables, in any order.
+    - `discrete`: a model of the discrete variables, a `BayesianNetwork` for instance; None without discrete
+      variables.
 
-    Attributes
-    ----------
-    nodes, discrete
-        As given; numbers valid for all states are repeated per state.
-    by_position
-        The equations of the real variables by position in the domain, parents first.
-
-    Raises
-    ------
-    ModelError
-        For duplicate or unknown names, shapes that do not fit, standard deviations that are not positive, and
-        directed cycles.
+    They are attributes too; numbers valid for all states are repeated per state there. `by_position` has the
+    equations of the real variables by position in the domain, parents first. Raises ModelError for duplicate or
+    unknown names, shapes that do not fit, standard deviations that are not positive, and directed cycles.
     """
 
     def __init__(self, nodes: Sequence[LinearGaussian], discrete: Model | None = None) -> None:

@@ -109,19 +109,10 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     - `name`: one of `names()`, or the NAME of any files in the folder that follow this pattern.
     - `data_dir`: the folder; by default the environment variable CERTIMAP_DATA.
 
-    Returns
-    -------
-    Dataset
-        Another split replaces an absent file (for train the largest one present, for test valid, for
-        valid test); `Dataset.sources` names it, and a `StandInWarning` is given. Files are read once and
-        kept in memory as long as they do not change.
-
-    Raises
-    ------
-    DataError
-        When there is no folder, or none of the files.
-    ParseError
-        When a file is not a table of comma-separated integers; names file and line.
+    Another split replaces an absent file (for train the largest one present, for test valid, for valid test);
+    `Dataset.sources` names it, and a `StandInWarning` is given. Files are read once and kept in memory as long as
+    they do not change. Raises DataError when there is no folder, or none of the files, and ParseError, which names
+    file and line, when a file is not a table of comma-separated integers.
     """
     folder = _folder(name, data_dir)
     found = ((split, folder / f"{name}.{split}.data{end}") for split in SPLITS for end in (".gz", ""))

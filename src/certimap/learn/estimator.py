@@ -166,12 +166,9 @@ class DensityEstimator:
         return float(np.mean(self.score_samples(X)))
 
     def sample(self, n_samples: int = 1, *, rng: Seed = None) -> Any:
-        """Draw rows from the model.
+        """Return rows drawn from the model: an array of labels, shape (n_samples, n_variables).
 
-        Returns
-        -------
-        A pandas frame if the estimator was fitted on one (or on another frame, if pandas is installed),
-        otherwise an array of labels, shape (n_samples, n_variables).
+        It is a pandas frame if the estimator was fitted on one (or on another frame, if pandas is installed).
         """
         model = self._fitted()
         seed_checked(rng, DataError)

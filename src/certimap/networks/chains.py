@@ -24,43 +24,30 @@ def hidden_markov_model(
     states: Sequence[Label] | None = None, symbols: Sequence[Label] | None = None,
     names: tuple[str, str] = (STATE, SYMBOL),
 ) -> BayesianNetwork | MarkovNetwork:  # fmt: skip
-    """Build a hidden Markov model of a fixed length as a network; query the states for Viterbi's path.
+    """Return a hidden Markov model of a fixed length as a network; query the states for Viterbi's path.
 
-    Parameters
-    ----------
-    start
-        P(first state), shape (K,).
-    transition
-        P(next state | state), shape (K, K), or (steps - 1, K, K) for one matrix per move; 0 forbids a move.
-    emission
-        P(symbol | state), shape (K, M).
-    steps
-        The number of steps, at least 1; `log_emission` tells it too.
-    log_emission
-        In place of `emission`: ln p(observation of step t | state) up to a constant, shape (steps, K), -inf where
-        impossible, from any classifier. The model is then a `MarkovNetwork` of the states alone, whose
-        `log_partition` is ln p(all observations).
-    durations
-        P(a stay in state k lasts 1 ... D steps), shape (K, D): a semi-Markov model. The first stay begins at step
-        0, and the end may cut the last one off. The diagonal of `transition` is ignored: other entries of a row
-        are rescaled to add to 1, and a state that moves to itself alone is never left.
-    labels
-        The label of each state, length K: states with the same label are its sub-states. Variables label0, ... are
-        added and the states are hidden, so that a query for all variables finds the most probable labels with the
-        states summed out (marginal MAP).
-    silent
-        States without observation, whose rows of `emission` are zeros (columns of `log_emission` are -inf). Paths
-        through them are summed, cycles too, to moves between the other states; only these become variables.
-    states, symbols
-        Labels; 0..K-1 and 0..M-1 by default.
-    names
-        Name patterns of the variables of step t, states then symbols; {} is replaced by t, from 0.
+    - `start`: P(first state), shape (K,).
+    - `transition`: P(next state | state), shape (K, K), or (steps - 1, K, K) for one matrix per move; 0 forbids a
+      move.
+    - `emission`: P(symbol | state), shape (K, M).
+    - `steps`: the number of steps, at least 1; `log_emission` tells it too.
+    - `log_emission`: in place of `emission`: ln p(observation of step t | state) up to a constant, shape (steps,
+      K), -inf where impossible, from any classifier. The model is then a `MarkovNetwork` of the states alone,
+      whose `log_partition` is ln p(all observations).
+    - `durations`: P(a stay in state k lasts 1 ... D steps), shape (K, D): a semi-Markov model. The first stay
+      begins at step 0, and the end may cut the last one off. The diagonal of `transition` is ignored: other
+      entries of a row are rescaled to add to 1, and a state that moves to itself alone is never left.
+    - `labels`: the label of each state, length K: states with the same label are its sub-states. Variables label0,
+      ... are added and the states are hidden, so that a query for all variables finds the most probable labels
+      with the states summed out (marginal MAP).
+    - `silent`: states without observation, whose rows of `emission` are zeros (columns of `log_emission` are
+      -inf). Paths through them are summed, cycles too, to moves between the other states; only these become
+      variables.
+    - `states`, `symbols`: labels; 0..K-1 and 0..M-1 by default.
+    - `names`: name patterns of the variables of step t, states then symbols; {} is replaced by t, from 0.
 
-    Returns
-    -------
-    BayesianNetwork or MarkovNetwork
-        Variables of states, then symbols, labels, and with durations the hidden age0, ... (how many steps a stay
-        has lasted) and new1, ... (whether a stay begins), which the states determine.
+    Its variables are states, then symbols, labels, and with durations the hidden age0, ... (how many steps a stay
+    has lasted) and new1, ... (whether a stay begins), which the states determine.
 
     Raises ModelError for other shapes, rows that are no distributions, and silent states that are never left.
     Cost: linear in the steps; with durations tables have up to 2 K D max(K, D) entries (Yu 2010).
@@ -118,16 +105,11 @@ def linear_chain(
 ) -> MarkovNetwork:
     """Build a linear chain of log scores, as of a conditional random field, as a network.
 
-    Parameters
-    ----------
-    unary
-        Log scores of the states of each step, shape (steps, K); any finite numbers, -inf forbids a state.
-    pairwise
-        Log scores of moves, shape (K, K), or (steps - 1, K, K) for one matrix per move; -inf forbids a move.
-    states
-        Labels; 0..K-1 by default.
-    names
-        Name pattern of the variable of step t; {} is replaced by t, from 0.
+    - `unary`: log scores of the states of each step, shape (steps, K); any finite numbers, -inf forbids a state.
+    - `pairwise`: log scores of moves, shape (K, K), or (steps - 1, K, K) for one matrix per move; -inf forbids a
+      move.
+    - `states`: labels; 0..K-1 by default.
+    - `names`: name pattern of the variable of step t; {} is replaced by t, from 0.
 
     Raises ModelError for other shapes, NaN and +inf. The network is unnormalised: `log_partition` is the log of
     the sum of the exponentials of all scores of paths (nats). Cost: linear in the steps.
