@@ -51,6 +51,22 @@ XMLBIF = b"""<?xml version="1.0" encoding="utf-8"?><!DOCTYPE BIF [ <!ELEMENT BIF
 <DEFINITION><FOR>B</FOR><GIVEN>A</GIVEN><TABLE>.1 .9 <!-- c --> 2e-1 .8</TABLE></DEFINITION>
 </NETWORK></BIF>
 """
+PGMX = b"""<?xml version="1.0"?><ProbModelXML formatVersion="0.2.0"><ProbNet type="BayesianNetwork"><Variables>
+<Variable name="A" type="finiteStates" role="chance"><States><State name="lo"/><State name="hi"/></States>
+</Variable>
+<Variable name="B" type="finiteStates" role="chance"><States><State name="x"/><State name="y"/></States></Variable>
+<Variable name="C" type="finiteStates" role="chance"><States><State name="x"/><State name="y"/></States></Variable>
+</Variables><Links/><Potentials><Potential type="Table"><Variables><Variable name="A"/></Variables>
+<Values>.3 .7</Values></Potential><Potential type="ICIModel"><Variables><Variable name="B"/><Variable name="A"/>
+</Variables><Model>OR / MAX</Model><Subpotentials><Potential type="Table"><Variables><Variable name="B"/>
+<Variable name="A"/></Variables><Values>1 0 .2 .8</Values></Potential></Subpotentials></Potential>
+<Potential type="Tree/ADD"><Variables><Variable name="C"/><Variable name="A"/><Variable name="B"/></Variables>
+<TopVariable name="A"/><Branches><Branch><States><State name="lo"/></States><Potential type="Table"><Variables>
+<Variable name="C"/></Variables><Values>.5 .5</Values></Potential></Branch><Branch><States>
+<State name="hi"/></States>
+<Potential type="Table"><Variables><Variable name="C"/><Variable name="B"/></Variables><Values>.1 .9 0 1</Values>
+</Potential></Branch></Branches></Potential></Potentials></ProbNet></ProbModelXML>
+"""
 DNE = b"""// ~->[DNET-1]->~
 bnet N { whenchanged = 1; visual V { x = (1, 2); };
 node A { kind = NATURE; discrete = TRUE; states = (lo, hi); parents = (); probs = (.3, .7); title = "a;"; };
@@ -126,6 +142,7 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "net": (NET,),
     "xdsl": (XDSL, DYNAMIC),
     "xmlbif": (XMLBIF,),
+    "pgmx": (PGMX,),
     "dne": (DNE,),
     "dsl": (DSL,),
     "dsc": (DSC,),

@@ -20,6 +20,7 @@ from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
+Build = Callable[[Categorical, list[Categorical]], Floats]
 Rows = dict[tuple[int, ...], tuple[Numbers, int]]  # a row and its line, by the positions of the parents' states
 MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
@@ -102,19 +103,28 @@ class Declared:
         if (n := len(row.values)) != child.n_states:
             raise self.fail(f"a row of {cut(name)} has {n} entries here; expected {child.n_states}", line)
 
+    def computed(self, name: str, parents: Sequence[str], build: Build, line: int | None) -> None:
+        """Give a variable a table that `build` makes of the variable and its parents, whose axes come first."""
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            shape = (*(v.n_states for v in above), child.n_states)
+            self._count(math.prod(shape), line)
+            return [(tuple(parents), name, Numbers(build(child, above).reshape(shape)))]
+
+        self._node(name, parents, line, pieces)
+
     def uniform(self, name: str, parents: Sequence[str], line: int | None) -> None:
         """Give a variable equal probabilities in every row."""
 
-        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
-            shape = self._expanded(child, above, line)
-            return [(tuple(parents), name, Numbers(np.full(shape, 1.0 / child.n_states)))]
+        def build(child: Categorical, above: list[Categorical]) -> Floats:
+            return np.full((math.prod(v.n_states for v in above), child.n_states), 1.0 / child.n_states)
 
-        self._node(name, parents, line, pieces)
+        self.computed(name, parents, build, line)
 
     def deterministic(self, name: str, parents: Sequence[str], states: Sequence[str], line: int | None) -> None:
         """Give a variable one certain state per configuration of its parents, the last parent fastest."""
 
-        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+        def build(child: Categorical, above: list[Categorical]) -> Floats:
             if len(states) != (n := math.prod(v.n_states for v in above)):
                 text = f"{cut(name)} has {len(states):,} resulting states for {n:,} configurations of its parents"
                 raise self.fail(text, line)
@@ -122,20 +132,19 @@ class Declared:
                 if state not in child:
                     guess = did_you_mean(state, map(str, child.states))
                     raise self.fail(f"{cut(name)} results in {cut(state)}, which is no state of it{guess}", line)
-            shape = self._expanded(child, above, line)
-            table = np.zeros((len(states), child.n_states))
-            table[np.arange(len(states)), [child.index(state) for state in states]] = 1.0
-            return [(tuple(parents), name, Numbers(table.reshape(shape)))]
+            return np.eye(child.n_states)[[child.index(state) for state in states]]
 
-        self._node(name, parents, line, pieces)
+        self.computed(name, parents, build, line)
 
     def noisy_max(
-        self, name: str, parents: Sequence[str], rows: Floats, order: Sequence[int] | None, line: int | None
-    ) -> None:
+        self, name: str, parents: Sequence[str], rows: Floats, order: Sequence[int] | None, line: int | None,
+        strongest: int = 0,
+    ) -> None:  # fmt: skip
         """Give a variable a noisy-max table; its first state is the strongest, its last means no cause.
 
         `rows` is flat: P(state of the variable) for each parent and each of its states, from the strongest; then
         for the leak. `order` has, for each parent, its states from the strongest; None if they have this order.
+        `strongest`: -1 if the variable's last state is the strongest.
         """
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
@@ -147,7 +156,8 @@ class Declared:
                     line,
                 )
             places = self._strengths(name, sizes, order, line)
-            by_state = rows.reshape(-1, child.n_states)[:, ::-1]
+            turn = slice(None, None, -1 if strongest == 0 else 1)
+            by_state = rows.reshape(-1, child.n_states)[:, turn]
             starts = np.concatenate([[0], np.cumsum(sizes)])
             node = NoisyMax(
                 {
@@ -157,8 +167,8 @@ class Declared:
                 by_state[-1].tolist(),
             )
             self._count(min(MAX_TABLE, math.prod(sizes) * child.n_states) + sum(sizes) * child.n_states**2, line)
-            turned = Categorical(name, child.states[::-1])
-            return [_weakest_last(piece, name) for piece in expand(node, turned, above)]
+            found = expand(node, Categorical(name, child.states[turn]), above)
+            return [_turned(piece, name, turn) for piece in found]
 
         self._node(name, parents, line, pieces)
 
@@ -174,11 +184,6 @@ class Declared:
             text = f"the strengths of the noisy node {cut(name)} are no order of its parents' states"
             raise self.fail(f"{text}; expected the numbers of each parent's states, each once", line)
         return found
-
-    def _expanded(self, child: Categorical, above: list[Categorical], line: int | None) -> tuple[int, ...]:
-        shape = (*(v.n_states for v in above), child.n_states)
-        self._count(math.prod(shape), line)
-        return shape
 
     def _count(self, n_entries: int, line: int | None) -> None:
         self._n_expanded += n_entries
@@ -252,12 +257,11 @@ class Declared:
         return [(*piece, node) for piece in made]
 
 
-def _weakest_last(piece: Piece, name: str) -> tuple[tuple[str, ...], str, Numbers]:
-    """Reverse the axes of a noisy node and its helpers, so that the first state is the strongest again."""
-    axes = tuple(
-        k for k, v in enumerate((*piece.parents, piece.name)) if v == name or v.startswith(f"{name}:max:")
-    )
-    return piece.parents, piece.name, Numbers(np.flip(piece.table, axes))
+def _turned(piece: Piece, name: str, turn: slice) -> tuple[tuple[str, ...], str, Numbers]:
+    """Bring the axes of a noisy node and its helpers back to the order of its states."""
+    own = (v == name or v.startswith(f"{name}:max:") for v in (*piece.parents, piece.name))
+    axes = tuple(turn if is_own else slice(None) for is_own in own)
+    return piece.parents, piece.name, Numbers(piece.table[axes])
 
 
 def _product(child: Categorical, above: Sequence[Categorical]) -> str:

@@ -72,6 +72,7 @@ FORMATS: dict[str, Format] = table_of(
     _of_networks("dsl", "brace_networks", "dsl", " (GeNIe)"),
     _of_networks("dne", "brace_networks", "dne", " (Netica)"),
     _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
+    _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)"),
     *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
     _format(

@@ -51,6 +51,10 @@ class Element:
         """Yield the elements inside with a tag."""
         return (child for child in self.children if child.tag == tag)
 
+    def first(self, tag: str) -> Element:
+        """Return the first element inside with a tag, or an empty one."""
+        return next(self.all(tag), Element(tag, {}, self.line))
+
     def words(self, tag: str) -> list[str]:
         """Return the words in the text of all elements inside with a tag."""
         return [word for child in self.all(tag) for word in child.text.split()]
@@ -121,13 +125,13 @@ class _Tree(ContentHandler):
             self._open[-1][1].append(content)
 
 
-def _numbers(path: AnyPath, element: Element, tag: str, name: str) -> Numbers:
+def xml_numbers(path: AnyPath, element: Element, tag: str, name: str) -> Numbers:
     """Return the probabilities in the elements inside with a tag."""
     what = f"in the table of {cut(name)} is no probability"
     return numbers_of(element.words(tag), what, lambda text, _: ParseError(text, path, element.line))
 
 
-def _checked(text: str) -> str:
+def xml_name(text: str) -> str:
     """Return a text; ModelError for one that XML cannot hold or would trim."""
     if not text or _UNWRITABLE.search(text) or text != " ".join(text.split()):
         told = f"the name {cut(text)} cannot be written as XML"
@@ -217,10 +221,10 @@ def _read_node(
     if node.tag == "deterministic":
         declared.deterministic(name, parents, node.words("resultingstates"), node.line)
     elif node.tag == "noisymax":
-        rows = _numbers(path, node, "parameters", name).values
+        rows = xml_numbers(path, node, "parameters", name).values
         declared.noisy_max(name, parents, rows, _strengths(path, node, name), node.line)
     else:
-        numbers = _numbers(path, node, "probabilities", name)
+        numbers = xml_numbers(path, node, "probabilities", name)
         declared.table(name, parents, numbers, node.line, first_fastest=first_fastest)
 
 
@@ -239,15 +243,15 @@ def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
     for child in model.topological_order:
         factor = model.factors[child]
-        lines.append(f"<cpt id={quoteattr(_checked(names.names[child]))}>")
-        lines += [f"<state id={quoteattr(_checked(state))}/>" for state in names.states[child]]
+        lines.append(f"<cpt id={quoteattr(xml_name(names.names[child]))}>")
+        lines += [f"<state id={quoteattr(xml_name(state))}/>" for state in names.states[child]]
         if len(factor.scope) > 1:
             lines.append(f"<parents>{' '.join(names.names[p] for p in factor.scope[:-1])}</parents>")
         lines += [f"<probabilities>{' '.join(written(factor))}</probabilities>", "</cpt>"]
     lines += ["</nodes>", "<extensions>", '<genie version="1.0" app="certimap" name="certimap">']
     for k, (name, label) in enumerate(zip(names.names, names.labels, strict=True)):
         x, y = 20 + 140 * (k % 10), 20 + 80 * (k // 10)
-        shown = escape(_checked(" ".join(label.split()) or name))
+        shown = escape(xml_name(" ".join(label.split()) or name))
         lines.append(
             f'<node id="{name}"><name>{shown}</name><position>{x} {y} {x + 100} {y + 40}</position></node>'
         )
@@ -273,7 +277,7 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
         for definition in network.all(tag):
             name = _only(path, definition, "FOR")
             parents = [parent.text.strip() for parent in definition.all("GIVEN")]
-            declared.table(name, parents, _numbers(path, definition, "TABLE", name), definition.line)
+            declared.table(name, parents, xml_numbers(path, definition, "TABLE", name), definition.line)
     return declared.network()
 
 
@@ -290,9 +294,9 @@ def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
     Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
     """
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
-    names = [escape(_checked(name)) for name in model.domain.names]
+    names = [escape(xml_name(name)) for name in model.domain.names]
     for variable, name in zip(model.domain, names, strict=True):
-        outcomes = "".join(f"<OUTCOME>{escape(_checked(text))}</OUTCOME>" for text in state_texts(variable))
+        outcomes = "".join(f"<OUTCOME>{escape(xml_name(text))}</OUTCOME>" for text in state_texts(variable))
         lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
     for factor in model.factors:
         *parents, child = factor.scope

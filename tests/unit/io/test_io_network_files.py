@@ -16,7 +16,7 @@ import certimap as cm
 from certimap.io import read, write
 from certimap.io.xml_files import MAX_BYTES
 
-FORMATS = ("net", "xdsl", "dsl", "dne", "dsc", "xmlbif")
+FORMATS = ("net", "xdsl", "dsl", "dne", "dsc", "xmlbif", "pgmx")
 
 # P(C | A, B) with three states of B, in which every number is another one.
 ROWS = np.array([[[0.01, 0.99], [0.02, 0.98], [0.03, 0.97]], [[0.04, 0.96], [0.05, 0.95], [0.06, 0.94]]])
@@ -315,7 +315,7 @@ def test_any_network_reads_back(tmp_path_factory, suffix, network):
         other = found.factors[place[v]]
         assert other.scope == tuple(place[u] for u in network.factors[v].scope)
         assert np.array_equal(other.table, network.factors[v].table)
-        if suffix == "xmlbif":
+        if suffix in ("xmlbif", "pgmx"):
             assert found.domain.variables[place[v]] == variable
         if suffix in ("net", "dsc"):
             assert found.domain.variables[place[v]].states == variable.states

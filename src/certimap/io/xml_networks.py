@@ -1,0 +1,164 @@
+"""Bayesian networks as XML: ProbModelXML (`.pgmx`, OpenMarkov).
+
+    <Variable name="C" type="finiteStates" role="chance"><States> ...
+    <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables>
+      <Values>.1 .9 .2 .8</Values></Potential>
+
+The first variable listed is the conditioned one and varies fastest, then the second.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from certimap.core.arrays import Floats
+from certimap.core.domain import Categorical
+from certimap.core.steps import at_step
+from certimap.errors import ParseError, QueryError
+from certimap.io.declared import Declared
+from certimap.io.files import AnyPath, cut, write_text
+from certimap.io.words import state_texts, written
+from certimap.io.xml_files import Element, read_xml, xml_name, xml_numbers
+from certimap.networks.bayesian import BayesianNetwork
+
+_TABLES = ("table", "probtable")
+_MODELS = {"or / max": -1, "generalizedmax": -1, "and / min": 0, "generalizedmin": 0}  # to the strongest state
+
+
+def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network of tables, trees (ADDs) and noisy OR, MAX, AND, MIN; decisions are refused."""
+    root = read_xml(path, encoding)
+    network = root.first("ProbNet")
+    if root.tag != "ProbModelXML" or not network.children:
+        told = f"begins with <{root.tag[:40]}>; expected <ProbModelXML> with a <ProbNet> inside"
+        raise ParseError(told, path, root.line)
+    declared = Declared(path)
+    for variable in network.first("Variables").all("Variable"):
+        name = _name(variable)
+        kind, role = (variable.attributes.get(key, "").lower() for key in ("type", "role"))
+        if role not in ("", "chance") or not kind.startswith(("finitestate", "discretized")):
+            told = f"variable {cut(name)} has the role {role[:40]!r} and the type {cut(kind)}"
+            raise ParseError(
+                f"{told}; expected 'chance', and 'finiteStates' or 'discretized'", path, variable.line
+            )
+        states = [state.attributes.get("name", "") for state in variable.first("States").all("State")]
+        declared.variable(name, states, variable.line)
+    for potential in network.first("Potentials").all("Potential"):
+        _read_potential(path, declared, potential)
+    return declared.network()
+
+
+def _name(element: Element) -> str:
+    """Return the name of a variable, with its time slice if it has one."""
+    name, step = element.attributes.get("name", ""), element.attributes.get("timeSlice", "")
+    return at_step(name, int(step)) if step.isdecimal() and len(step) < 7 else name
+
+
+def _scope(element: Element) -> list[str]:
+    """Return the variables of a potential, the conditioned one last; in this order the last varies fastest."""
+    return [_name(variable) for variable in element.first("Variables").all("Variable")][::-1]
+
+
+def _read_potential(path: AnyPath, declared: Declared, potential: Element) -> None:
+    *parents, name = _scope(potential) or [""]
+    kind = potential.attributes.get("type", "").lower()
+    if kind in _TABLES:
+        declared.table(name, parents, xml_numbers(path, potential, "Values", name), potential.line)
+    elif kind == "uniform":
+        declared.uniform(name, parents, potential.line)
+    elif kind == "icimodel":
+        _read_noisy(path, declared, potential, parents, name)
+    elif kind == "tree/add":
+        declared.computed(name, parents, partial(_tree_table, path, potential), potential.line)
+    else:
+        told = f"the potential of {cut(name)} has the type {cut(kind)}"
+        raise ParseError(f"{told}; expected Table, Tree/ADD, ICIModel or Uniform", path, potential.line)
+
+
+def _read_noisy(path: AnyPath, declared: Declared, potential: Element, parents: list[str], name: str) -> None:
+    model = " ".join(potential.first("Model").text.lower().split())
+    strongest = _MODELS.get(model)
+    if strongest is None:
+        told = f"{cut(name)} has the model {cut(model)} of its causes"
+        raise ParseError(f"{told}; expected OR / MAX or AND / MIN", path, potential.line)
+    rows: dict[tuple[str, ...], list[float]] = {}
+    for part in potential.first("Subpotentials").all("Potential"):
+        rows[tuple(_scope(part)[:-1])] = xml_numbers(path, part, "Values", name).values.tolist()
+    n_states = declared.variables[name].n_states if name in declared.variables else 1
+    none = [float(k == (0 if strongest else n_states - 1)) for k in range(n_states)]
+    listed = [x for parent in parents for x in rows.get((parent,), ())] + rows.get((), none)
+    declared.noisy_max(name, parents, np.array(listed), None, potential.line, strongest)
+
+
+def _tree_table(path: AnyPath, potential: Element, child: Categorical, above: list[Categorical]) -> Floats:
+    variables = {v.name: v for v in (*above, child)}
+    table = np.full([v.n_states for v in variables.values()], -1.0)
+    _fill(path, potential, variables, [list(range(v.n_states)) for v in variables.values()], table)
+    if np.any(table < 0.0):
+        told = f"the tree of {cut(child.name)} has no branch for some states; expected one for each"
+        raise ParseError(told, path, potential.line)
+    return table
+
+
+def _fill(
+    path: AnyPath, node: Element, variables: dict[str, Categorical], allowed: list[list[int]], table: Floats
+) -> None:
+    """Fill the part of a table in which variables have the `allowed` states, from a table or a tree."""
+    names, child = list(variables), list(variables)[-1]
+    kind = node.attributes.get("type", "").lower()
+    if kind in _TABLES:
+        scope = _scope(node)
+        values = xml_numbers(path, node, "Values", child).values
+        known = scope[-1:] == [child] and set(scope) <= set(names) and len(set(scope)) == len(scope)
+        if not known or len(values) != math.prod(variables[v].n_states for v in scope):
+            told = f"a table in the tree of {cut(child)} has other variables or another number of entries"
+            raise ParseError(f"{told}; expected the variable itself, and parents of it", path, node.line)
+        block = values.reshape([variables[v].n_states for v in scope])
+        block = block.transpose([scope.index(v) for v in names if v in scope])
+        block = block.reshape([variables[v].n_states if v in scope else 1 for v in names])
+        chosen = [states if v in scope else [0] for v, states in zip(names, allowed, strict=True)]
+        table[np.ix_(*allowed)] = block[np.ix_(*chosen)]
+        return
+    top = _name(node.first("TopVariable"))
+    if kind != "tree/add" or top not in names[:-1]:
+        told = f"the tree of {cut(child)} has a part of the type {cut(kind)} over {cut(top)}"
+        raise ParseError(f"{told}; expected Table, or Tree/ADD over a parent", path, node.line)
+    at, left = names.index(top), set(allowed[names.index(top)])
+    for branch in node.first("Branches").all("Branch"):
+        given = [*branch.all("State"), *branch.first("States").all("State")]
+        try:
+            states = [variables[top].index(state.attributes.get("name", "")) for state in given]
+        except QueryError as error:
+            raise ParseError(f"in the tree of {cut(child)}: {error}", path, branch.line) from None
+        part = [*allowed[:at], [k for k in allowed[at] if k in states and k in left], *allowed[at + 1 :]]
+        left -= set(states)
+        _fill(path, branch.first("Potential"), variables, part, table)
+
+
+def write_pgmx(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network as OpenMarkov reads it; numbers and names read back exactly, states as text.
+
+    Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
+    """
+    names = [quoteattr(xml_name(name)) for name in model.domain.names]
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<ProbModelXML formatVersion="0.2.0">']
+    lines += ['<ProbNet type="BayesianNetwork">', "<Variables>"]
+    for variable, name in zip(model.domain, names, strict=True):
+        states = "".join(f"<State name={quoteattr(xml_name(text))}/>" for text in state_texts(variable))
+        lines.append(
+            f'<Variable name={name} type="finiteStates" role="chance"><States>{states}</States></Variable>'
+        )
+    lines += ["</Variables>", "<Links>"]
+    for *parents, child in (factor.scope for factor in model.factors):
+        pairs = (f"<Variable name={names[p]}/><Variable name={names[child]}/>" for p in parents)
+        lines += [f'<Link directed="true">{pair}</Link>' for pair in pairs]
+    lines += ["</Links>", "<Potentials>"]
+    for factor in model.factors:
+        scope = "".join(f"<Variable name={names[v]}/>" for v in factor.scope[::-1])
+        lines.append('<Potential type="Table" role="conditionalProbability">')
+        lines.append(f"<Variables>{scope}</Variables><Values>{' '.join(written(factor))}</Values></Potential>")
+    write_text(path, "\n".join([*lines, "</Potentials>", "</ProbNet>", "</ProbModelXML>"]) + "\n")
