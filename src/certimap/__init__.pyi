@@ -65,6 +65,8 @@ from certimap.core.result import Rule as Rule
 from certimap.core.result import Status as Status
 from certimap.core.result import TopMass as TopMass
 from certimap.core.steps import by_step as by_step
+from certimap.decisions.network import DecisionNetwork as DecisionNetwork
+from certimap.decisions.network import Utility as Utility
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
 from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork

@@ -107,7 +107,7 @@ class BayesianNetwork(Network):
         with_zeros = (f for f in self.factors if not f.is_positive)
         self._gates = frozenset(f.scope[-1] for f in with_zeros if np.any(row_totals(f) == 0.0))
         self.owners = tuple(None if i in self._gates else i for i in order)
-        self._topological_order: tuple[int, ...] = _topological(domain, self.parents)
+        self._topological_order: tuple[int, ...] = topological(domain, self.parents)
 
     @classmethod
     def from_cpts(
@@ -327,7 +327,7 @@ def _position(domain: Domain, variable: int, label: Label) -> int:
         raise ModelError(str(error)) from None
 
 
-def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Order variables parents first, ties by position; refuse cycles."""
     waiting = [len(p) for p in parents]
     children: list[list[int]] = [[] for _ in parents]

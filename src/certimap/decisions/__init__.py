@@ -1,0 +1,1 @@
+"""Decisions under uncertainty: influence diagrams, their best policies, and two sides of expected utility."""
