@@ -191,6 +191,31 @@ class TestPomegranate:
         expected = float(theirs.log_probability(torch.tensor(rows[None]))[0])
         assert self.total(cm.from_object(theirs, steps=STEPS), rows) == pytest.approx(expected, abs=1e-4)
 
+    def test_equal_edges_where_none_are_given(self, torch):
+        from pomegranate.distributions import Categorical
+        from pomegranate.hmm import DenseHMM
+
+        parts = [Categorical([row.tolist()]) for row in EMIT]
+        ours = cm.from_object(DenseHMM(parts, starts=STARTS), steps=STEPS)
+        rows = np.random.default_rng(2).integers(2, size=(STEPS, 1))
+        theirs = DenseHMM(parts, edges=np.full((3, 3), 1 / 3, np.float32), starts=STARTS)
+        expected = float(theirs.log_probability(torch.tensor(rows[None]))[0])
+        assert self.total(ours, rows) == pytest.approx(expected, abs=1e-4)
+
+    def test_a_factor_graph(self, torch):
+        from pomegranate.distributions import Categorical, JointCategorical
+        from pomegranate.factor_graph import FactorGraph
+
+        rng = np.random.default_rng(0)
+        a, b, c = (Categorical([rng.dirichlet(np.ones(k)).tolist()]) for k in (2, 3, 2))
+        ab, ca = (JointCategorical(rng.dirichlet(np.ones(i * j)).reshape(i, j)) for i, j in ((2, 3), (2, 2)))
+        only = Categorical([[0.2, 0.8]])
+        edges = [(a, ab), (b, ab), (c, ca), (a, ca), (c, only)]
+        theirs = FactorGraph([ab, ca, only], [a, b, c], edges)
+        rows = np.stack([rng.integers(k, size=30) for k in (2, 3, 2)], axis=1)
+        expected = theirs.log_probability(torch.tensor(rows)).numpy()
+        assert cm.log_likelihood(theirs, rows) + cm.log_evidence(theirs) == pytest.approx(expected, abs=1e-4)
+
     def test_gaussians(self, torch):
         from pomegranate.distributions import Normal
         from pomegranate.hmm import DenseHMM

@@ -1,5 +1,7 @@
 """pgmpy's networks: tables, names and states come through both ways, and answers are pgmpy's."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,13 @@ import pandas as pd  # noqa: E402
 from pgmpy.factors.continuous import LinearGaussianCPD  # noqa: E402
 from pgmpy.factors.discrete import DiscreteFactor, TabularCPD  # noqa: E402
 from pgmpy.inference import VariableElimination  # noqa: E402
-from pgmpy.models import DiscreteBayesianNetwork, DiscreteMarkovNetwork, FactorGraph, LinearGaussianBayesianNetwork  # noqa: E402
+from pgmpy.models import (  # noqa: E402
+    DiscreteBayesianNetwork,
+    DiscreteMarkovNetwork,
+    FactorGraph,
+    LinearGaussianBayesianNetwork,
+    MarkovChain,
+)
 
 
 def random_network(seed: int, c="c") -> DiscreteBayesianNetwork:
@@ -83,6 +91,34 @@ def test_markov_networks_keep_their_factors(kind):
     product = factors[0] * factors[1] * factors[2]
     best = np.unravel_index(product.values.argmax(), product.values.shape)
     assert cm.map_query(ours).assignment == dict(zip(product.variables, (int(s) for s in best), strict=True))
+
+
+def test_junction_trees_have_the_values_of_their_network():
+    network = random_network(5)
+    ours, rows = cm.from_object(network.to_junction_tree()), cm.sample(network, 20, rng=5)
+    assert cm.log_likelihood(ours, rows) == pytest.approx(cm.log_likelihood(network, rows))
+
+
+@pytest.mark.parametrize("start", [None, [("a", 1), ("b", 0)]])
+def test_markov_chains_by_enumeration(start):
+    moves = {"a": [[0.2, 0.8], [0.7, 0.3]], "b": [[0.1, 0.5, 0.4], [0.0, 0.2, 0.8], [0.6, 0.1, 0.3]]}
+    theirs = MarkovChain(["a", "b"], [2, 3])
+    with pytest.raises(cm.ModelError, match=r"'a' of this .*MarkovChain has no transition model"):
+        cm.unroll(theirs, 3)
+    for name, rows in moves.items():
+        theirs.add_transition_model(name, {i: dict(enumerate(row)) for i, row in enumerate(rows)})
+    theirs.set_start_state(start)
+    with pytest.raises(cm.ModelError, match="unroll"):
+        cm.from_object(theirs)
+    ours, paths = cm.unroll(theirs, 3), list(itertools.product(range(2), range(3), repeat=3))
+    names = [f"{name}[{t}]" for t in range(3) for name in "ab"]
+    found = cm.log_likelihood(ours, dict(zip(names, np.array(paths).T, strict=True)))
+    for (a, b, *rest), log_p in zip(paths, found, strict=True):
+        p = 1 / 6 if start is None else float((a, b) == (1, 0))
+        for to_a, to_b in zip(rest[::2], rest[1::2], strict=True):
+            p *= moves["a"][a][to_a] * moves["b"][b][to_b]
+            a, b = to_a, to_b
+        assert np.exp(log_p) == pytest.approx(p, abs=1e-12)
 
 
 def test_a_constant_and_a_lonely_variable_go_to_pgmpy():
@@ -161,8 +197,11 @@ def test_what_has_no_tables_is_refused():
     broken.get_cpds("c").beta = np.array([1.0])
     with pytest.raises(cm.ModelError, match="has 1 numbers as beta; expected an intercept and one per parent"):
         cm.from_object(broken)
-    with pytest.raises(cm.ModelError, match="no conditional table"):
-        cm.from_object(DiscreteBayesianNetwork([("a", "b")]))
+    bare = DiscreteBayesianNetwork([("a", "b")])
+    with pytest.raises(cm.ModelError, match=r"no conditional table; .*certimap\.learn\.fit"):
+        cm.from_object(bare)
+    rows = pd.DataFrame({"a": [0, 0, 1, 1], "b": [0, 1, 1, 1]})
+    assert cm.learn.fit(bare, rows, prior="ml").factors[1].table.tolist() == [[0.5, 0.5], [0.0, 1.0]]
     with pytest.raises(cm.ModelError, match="leave names out"):
         cm.from_object(random_network(0), names=["a"])
 

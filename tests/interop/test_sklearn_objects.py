@@ -24,6 +24,23 @@ def test_mixtures(kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_mixtures_in_single_precision_with_empty_components_by_hand_and_of_ones_own_class(kind):
+    class Own(GaussianMixture):
+        pass
+
+    theirs = Own(3, covariance_type=kind, random_state=0).fit(REAL.astype(np.float32))
+    assert cm.log_likelihood(theirs, REAL) == pytest.approx(theirs.score_samples(REAL), abs=1e-4)
+    theirs.weights_ = np.array([0.4, 0.0, 0.6])
+    with np.errstate(divide="ignore"):
+        expected = theirs.score_samples(REAL)
+        assert cm.log_likelihood(theirs, REAL) == pytest.approx(expected, abs=1e-4)
+        by_hand = GaussianMixture(3, covariance_type=kind)
+        by_hand.weights_, by_hand.means_ = [0.4, 0.0, 0.6], theirs.means_.tolist()
+        by_hand.covariances_ = theirs.covariances_.astype(float)
+        assert cm.log_likelihood(by_hand, REAL) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_mixtures_of_one_feature(kind):
     theirs = GaussianMixture(2, covariance_type=kind, random_state=0).fit(REAL[:, :1])
     if kind == "tied":
@@ -57,6 +74,15 @@ def test_naive_bayes(theirs, X):
     assert joint(theirs, X) == pytest.approx(theirs.predict_joint_log_proba(X), abs=1e-9)
     evidence = {str(j): X[0, j] for j in range(X.shape[1])}
     assert cm.map_query(theirs, "class", evidence).assignment["class"] == theirs.predict(X[:1])[0]
+
+
+def test_another_answer_of_ones_own_class_is_refused():
+    class Own(GaussianNB):
+        def predict_joint_log_proba(self, X):
+            return super().predict_joint_log_proba(X) + 1.0
+
+    with pytest.raises(cm.ModelError, match="not understood"):
+        cm.from_object(Own().fit(REAL, LABELS[: len(REAL)]))
 
 
 def test_names_of_a_frame_and_names_given():

@@ -163,21 +163,21 @@ class TestCirkit:
         pytest.importorskip("cirkit.backend.torch")
         torch.manual_seed(0)
 
-    def compiled(self, layer="cp", fold=True, optimize=False, region_graph="random-binary-tree", softmax=True):
+    def compiled(self, layer="cp", fold=True, optimize=False, softmax=True, n=6, semiring="lse-sum"):
         from cirkit.pipeline import PipelineContext
         from cirkit.templates import data_modalities, utils
 
         weights = utils.Parameterization(activation="softmax" if softmax else "none", initialization="normal")
         symbolic = data_modalities.tabular_data(
-            region_graph=region_graph,
-            num_features=6,
+            region_graph="random-binary-tree",
+            num_features=n,
             input_layers={"name": "categorical", "args": {"num_categories": 3}},
             num_input_units=3,
             sum_product_layer=layer,
             num_sum_units=3,
             sum_weight_param=weights,
         )
-        context = PipelineContext(backend="torch", semiring="lse-sum", fold=fold, optimize=optimize)
+        context = PipelineContext(backend="torch", semiring=semiring, fold=fold, optimize=optimize)
         return context.compile(symbolic)
 
     @pytest.mark.parametrize("fold", [True, False])
@@ -191,6 +191,18 @@ class TestCirkit:
             expected = theirs(torch.tensor(rows)).reshape(-1).numpy()
         total = cm.log_evidence(ours)
         assert cm.log_likelihood(ours, rows) + total == pytest.approx(expected, abs=1e-4)
+
+    @pytest.mark.parametrize("semiring", ["sum-product", "complex-lse-sum"])
+    def test_other_semirings_have_the_values_of_logs(self, semiring):
+        """Values of 80 variables lie below single precision."""
+        torch.manual_seed(1)
+        logs = self.compiled(n=80)
+        torch.manual_seed(1)
+        ours = cm.from_object(self.compiled(n=80, semiring=semiring))
+        rows = rows_of(ours, 10, 1)
+        with torch.no_grad():
+            expected = logs(torch.tensor(rows)).reshape(-1).numpy()
+        assert cm.log_likelihood(ours, rows) + cm.log_evidence(ours) == pytest.approx(expected, abs=1e-3)
 
     def test_what_cannot_be_read_is_named(self):
         theirs = self.compiled(softmax=False)

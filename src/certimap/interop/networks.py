@@ -28,10 +28,10 @@ from certimap.networks.unrolled import unrolled
 
 _ACCEPTED = (
     "expected DiscreteBayesianNetwork, NaiveBayes, DynamicBayesianNetwork, LinearGaussianBayesianNetwork, "
-    "DiscreteMarkovNetwork or FactorGraph"
+    "DiscreteMarkovNetwork, FactorGraph, JunctionTree, ClusterGraph or MarkovChain"
 )
 _BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
-_MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
+_MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph", "ClusterGraph"}
 _GAUSSIAN = "LinearGaussianBayesianNetwork"
 _DYNAMIC = "DynamicBayesianNetwork"
 OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
@@ -46,6 +46,8 @@ def read_pgmpy(x: Any, wishes: Wishes) -> Reading:
         return _gaussian_of_pgmpy(x)
     if _DYNAMIC in kinds:
         return _of_steps(x, _bayesian(x), wishes.steps)
+    if "MarkovChain" in kinds:
+        return _of_steps(x, _chains(x), wishes.steps)
     if "FunctionalBayesianNetwork" in kinds or not kinds & (_BAYESIAN | _MARKOV):
         raise reading.refuse(x, _ACCEPTED)
     return _bayesian(x) if kinds & _BAYESIAN else _markov(x)
@@ -87,7 +89,8 @@ def _of_nodes(x: Any, what: str, parents_of: Callable[[Any], list[Any]]) -> dict
     made: dict[Any, Any] = {}
     for node in attribute(x, "nodes")():
         if node not in found:
-            raise ModelError(f"node {node!r} of this {kind_of(x)} has no conditional {what}; each needs one")
+            told = f"node {node!r} of this {kind_of(x)} has no conditional {what}; each needs one"
+            raise ModelError(f"{told} (certimap.learn.fit(model, data) learns all of them)")
         parents = parents_of(found[node])
         if set(parents) != set(attribute(x, "predecessors")(node)):
             raise ModelError(f"the {what} of node {node!r} has the parents {parents}; the graph has others")
@@ -143,10 +146,37 @@ def _of_laws(made: list[LinearGaussian], nodes: list[Any], law: Callable[[Any], 
     return Reading(network, log_densities, compared=network.mixture())
 
 
+def _chains(x: Any) -> Reading:
+    """Read the first two steps of independent chains, from the object's state, or any with equal chances."""
+    start = {node: int(state) for node, state in attribute(x, "state") or ()}
+    moves, variables, factors = attribute(x, "transition_models"), list[Categorical](), list[Factor]()
+    for k, (node, n) in enumerate(attribute(x, "cardinalities").items()):
+        if set(moves[node]) != set(range(n)):
+            raise ModelError(f"variable {node!r} of this {kind_of(x)} has no transition model; each needs one")
+        variables += [Categorical(at_step(str(node), t), tuple(range(n))) for t in (0, 1)]
+        first = np.eye(n)[start[node]] if node in start else np.full(n, 1.0 / n)
+        move = [[moves[node][a].get(b, 0.0) for b in range(n)] for a in range(n)]
+        factors += [Factor((2 * k,), first), Factor((2 * k, 2 * k + 1), move)]
+
+    def theirs(row: list[int]) -> float:
+        found = 0.0
+        for k, (node, own) in enumerate(moves.items()):
+            before, after = row[2 * k : 2 * k + 2]
+            first = float(start[node] == before) if node in start else 1.0 / len(own)
+            found += float(log_of(np.array(first * own[before].get(after, 0.0))))
+        return found
+
+    model = BayesianNetwork(Domain(variables), factors)
+    return Reading(model, lambda rows: [theirs(row) for row in rows.astype(np.int64).tolist()])
+
+
 def _markov(x: Any) -> Reading:
+    kinds = set(classes_of(x))
     factors: list[Any] = list(attribute(x, "get_factors")())
-    read_nodes: Any = attribute(x, "get_variable_nodes" if "FactorGraph" in classes_of(x) else "nodes")
+    read_nodes: Any = attribute(x, "get_variable_nodes" if "FactorGraph" in kinds else "nodes")
     nodes: list[Any] = list(read_nodes())
+    if "ClusterGraph" in kinds:  # its nodes are tuples of variables
+        nodes = list(dict.fromkeys(v for clique in nodes for v in clique))
     covered = {variable for factor in factors for variable in attribute(factor, "variables")}
     lacking = [node for node in nodes if node not in covered]
     if lacking:

@@ -61,8 +61,9 @@ def kind_of(x: object) -> str:
 
 
 def library_of(x: object) -> str:
-    """Return the package of an object's class."""
-    return type(x).__module__.partition(".")[0]
+    """Return the package of an object's class: of its nearest class here or in a known library, else its own."""
+    packages = [cls.__module__.partition(".")[0] for cls in type(x).__mro__]
+    return next((name for name in packages if name in READERS or name == "certimap"), packages[0])
 
 
 def classes_of(x: object) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ READERS = {  # module and function here, by the package of an object's class
 LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy and CRFs"
 
 
-_SEQUENCES = ("HMM", "CRF", "DynamicBayesianNetwork", "BayesNet")  # or parts of models of them
+_SEQUENCES = ("HMM", "CRF", "DynamicBayesianNetwork", "BayesNet", "MarkovChain")  # or parts of models of them
 
 
 @overload
@@ -159,9 +160,10 @@ def from_object(
     `x`: a model of certimap, which is returned unchanged, or one of
 
     - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
-      `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`;
+      `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`, `JunctionTree`, `ClusterGraph`,
+      `MarkovChain` (with `steps`);
     - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`;
-    - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
+    - pomegranate: `BayesianNetwork` of categorical distributions, `FactorGraph`, `DenseHMM`, `SparseHMM`;
     - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
       ones (the means of their posterior);
     - sklearn-crfsuite and pytorch-crf: `CRF`;
@@ -204,7 +206,7 @@ def from_object(
         if steps is not None or names is not None or observations is not None:
             raise ModelError(f"a {type(x).__name__} is a model of certimap already; other arguments do not apply")
         return x
-    reader = _reader_of(x)
+    reader = READERS.get(library_of(x))
     if reader is None:
         raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
     wishes = Wishes(steps, None if names is None else list(names), observations)
@@ -237,7 +239,7 @@ def as_model(x: Any) -> Model:
     x = learned(x)
     if isinstance(x, Model):
         return x
-    if _reader_of(x) is None:
+    if library_of(x) not in READERS:
         expected = f"expected a circuit, a network, a fitted model, a posterior, or a model of {LIBRARIES}"
         raise QueryError(_no_model(x, f"a {type(x).__name__} is no model; {expected}"))
     return from_object(x)
@@ -265,12 +267,6 @@ def _no_model(x: Any, otherwise: str) -> str:
     if isinstance(x, type) and issubclass(x, Model):
         return f"the class {x.__name__} itself is no model; expected an object of it"
     return otherwise
-
-
-def _reader_of(x: Any) -> str | None:
-    """Return the place of the function that reads an object, by the library of its class or a base class."""
-    packages = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
-    return next((READERS[package] for package in packages if package in READERS), None)
 
 
 AGREEMENT = 1e-3  # tolerance in nats: large circuits in single precision

@@ -247,7 +247,9 @@ def read_pomegranate(x: Any, wishes: Wishes) -> Reading:
         return _network(x, wishes)
     if kinds & _HMMS:
         return _sequence(x, wishes)
-    raise reading.refuse(x, "expected BayesianNetwork, DenseHMM or SparseHMM")
+    if "FactorGraph" in kinds:
+        return _factor_graph(x, wishes)
+    raise reading.refuse(x, "expected BayesianNetwork, FactorGraph, DenseHMM or SparseHMM")
 
 
 def _network(x: Any, wishes: Wishes) -> Reading:
@@ -257,6 +259,18 @@ def _network(x: Any, wishes: Wishes) -> Reading:
     domain = Domain(map(Categorical, names, (tuple(range(table.shape[-1])) for table in tables)))
     factors = [Factor((*parents[i], i), table) for i, table in enumerate(tables)]
     return Reading(BayesianNetwork(domain, factors), partial(_log_probability, x))
+
+
+def _factor_graph(x: Any, wishes: Wishes) -> Reading:
+    """Read a factor graph: its value is the product of factors and marginals."""
+    marginals = [numbers(_present(m, "probs", "a marginal"))[0] for m in attribute(x, "marginals")]
+    names = reading.named(wishes, [str(i) for i in range(len(marginals))], x)
+    domain = Domain(map(Categorical, names, (tuple(range(len(m))) for m in marginals)))
+    factors = [Factor((i,), table) for i, table in enumerate(marginals)]
+    for scope, part in zip(attribute(x, "_factor_edges"), attribute(x, "factors"), strict=True):
+        table = numbers(_present(part, "probs", "a factor"))
+        factors.append(Factor(scope, table[0] if type(part).__name__ == "Categorical" else table))
+    return Reading(MarkovNetwork(domain, factors), partial(_log_probability, x))
 
 
 def _parts(x: Any) -> list[Any]:
@@ -309,10 +323,11 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
 
 
 def _unpacked(x: Any) -> Any:
-    """Return the model, or a copy with the list of edges (`add_edge`) turned into tensors by pomegranate."""
-    if "SparseHMM" not in classes_of(x) or hasattr(x, "_edge_log_probs"):
+    """Return the model, or a copy with edges as pomegranate makes them: of a list, or equal ones of none."""
+    is_sparse = "SparseHMM" in classes_of(x)
+    if hasattr(x, "_edge_log_probs") if is_sparse else attribute(x, "edges") is not None:
         return x
-    if not attribute(x, "edges"):
+    if is_sparse and not attribute(x, "edges"):
         raise ModelError(f"this {kind_of(x)} has no edges; add or fit them first")
     copied = copy.deepcopy(x)
     attribute(copied, "_initialize")()

@@ -17,46 +17,48 @@ from certimap.core.logs import log_of, log_sum
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError
-from certimap.interop.reading import Reading, Wishes, fitted, kind_of, labels_of, named, numbers, refuse
+from certimap.interop import reading
+from certimap.interop.reading import Reading, Wishes, fitted, labels_of, named, numbers
 from certimap.interop.sequences import gaussian_product
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
 CLASS = "class"
-_ACCEPTED = (
-    "expected GaussianMixture, BayesianGaussianMixture, CategoricalNB, BernoulliNB, GaussianNB, MultinomialNB or "
-    "QuadraticDiscriminantAnalysis"
-)
+_KINDS = (
+    "GaussianMixture", "BayesianGaussianMixture", "CategoricalNB", "BernoulliNB", "GaussianNB", "MultinomialNB",
+    "QuadraticDiscriminantAnalysis",
+)  # fmt: skip
+_ACCEPTED = f"expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
 _REASONS = {"ComplementNB": "its scores are of no distribution over rows; expected MultinomialNB"}
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a fitted model: a mixture's density, components summed out; a classifier's p(features, class)."""
-    kind = type(x).__name__
+    kind = next((name for name in reading.classes_of(x) if name in _KINDS), type(x).__name__)
     if kind in ("GaussianMixture", "BayesianGaussianMixture"):
-        return Reading(
-            _mixture(x, wishes), x.score_samples if kind == "GaussianMixture" else _plain(x).score_samples
-        )
+        is_whole = kind == "GaussianMixture" and hasattr(x, "precisions_cholesky_")
+        return Reading(_mixture(x, wishes), lambda rows: (x if is_whole else _plain(x)).score_samples(rows))
     if kind == "MultinomialNB":
         return _multinomial(x, wishes)
     if kind == "QuadraticDiscriminantAnalysis":
         return _discriminant(x, wishes)
     readers = {"CategoricalNB": _categorical, "BernoulliNB": _bernoulli, "GaussianNB": _gaussian}
     if kind not in readers:
-        raise refuse(x, _REASONS.get(kind, _ACCEPTED))
+        raise reading.refuse(x, _REASONS.get(kind, _ACCEPTED))
     return Reading(readers[kind](x, wishes), lambda rows: _joint(x, rows))
 
 
 def _plain(x: Any) -> Any:
-    """Return scikit-learn's mixture with the weights, means and covariances of a Bayesian one.
+    """Return scikit-learn's mixture with the weights, means and covariances of a Bayesian or handmade one.
 
-    A Bayesian mixture scores a bound on its evidence, which is no density.
+    A Bayesian mixture scores a bound on its evidence, which is no density; a handmade one lacks what fit adds.
     """
-    mixture: Any = import_module("sklearn.mixture").GaussianMixture(
-        len(x.weights_), covariance_type=x.covariance_type
-    )
-    for name in ("weights_", "means_", "covariances_", "precisions_cholesky_"):
-        setattr(mixture, name, getattr(x, name))
+    module: Any = import_module("sklearn.mixture._gaussian_mixture")
+    mixture = module.GaussianMixture(len(x.weights_), covariance_type=x.covariance_type)
+    for name in ("weights_", "means_", "covariances_"):
+        setattr(mixture, name, numbers(getattr(x, name)))
+    own = reading.attribute(module, "_compute_precision_cholesky")(mixture.covariances_, x.covariance_type)
+    mixture.precisions_cholesky_ = own
     return mixture
 
 
@@ -118,7 +120,9 @@ def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
     """Read features with states 0 and 1; the threshold `binarize` must separate the two."""
     if x.binarize is not None and not 0.0 <= x.binarize < 1.0:
-        text = f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it"
+        text = (
+            f"this {reading.kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it"
+        )
         raise ModelError(f"{text}; expected binarize=None, or a number in [0, 1)")
     log_one = numbers(fitted(x, "feature_log_prob_"))
     log_zero = np.log1p(-np.exp(log_one))
@@ -143,7 +147,7 @@ def _multinomial(x: Any, wishes: Wishes) -> Reading:
     log_shares, log_prior = numbers(fitted(x, "feature_log_prob_")), numbers(fitted(x, "class_log_prior_"))
     n, total = log_shares.shape[1], float(numbers(x.feature_count_).sum() / numbers(x.class_count_).sum())
     if not (total > 0.0 and np.all(np.isfinite(log_shares))):
-        raise refuse(x, "a feature has probability 0; expected a positive alpha, and rows with counts")
+        raise reading.refuse(x, "a feature has probability 0; expected a positive alpha, and rows with counts")
 
     def leaves(builder: CircuitBuilder, k: int) -> int:
         counts = [builder.real("poisson", j, total * math.exp(log_shares[k, j])) for j in range(n)]

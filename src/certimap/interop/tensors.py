@@ -120,14 +120,18 @@ class TensorCircuit:
         return circuit.part(circuit.reached())
 
 
-def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:
-    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves."""
+def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats, *, in_logs: bool = True) -> Any:
+    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves.
+
+    Half precision gives two digits only, and single precision ends at e^-88, where it is not `in_logs`: these are
+    computed in double precision.
+    """
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
     kinds = {str(p.dtype) for p in parameters}
-    is_half = bool(kinds & {"torch.bfloat16", "torch.float16"})  # gives only two digits
-    x = copy.deepcopy(x).double() if is_half else x
-    kind = torch.float64 if is_half or "torch.float64" in kinds else torch.float32
+    is_widened = not in_logs or bool(kinds & {"torch.bfloat16", "torch.float16"})
+    x = copy.deepcopy(x).double() if is_widened else x
+    kind = torch.float64 if is_widened or "torch.float64" in kinds else torch.float32
     table = torch.zeros((len(rows), max(columns) + 1), dtype=kind)
     table[:, list(columns)] = torch.as_tensor(rows, dtype=kind)
     with torch.no_grad():
@@ -183,10 +187,12 @@ def _gathered(entry: Any, outputs: list[Ids]) -> Any:
 
 
 def _log_likelihood(x: Any, columns: list[int], rows: Floats) -> Floats:
-    """Return the library's values, which are logs in some of its semirings."""
-    found = numbers(_module_values(x, "forward", columns, rows)).reshape(len(rows), -1)[:, 0]
-    semiring = attribute(next(iter(attribute(x, "layers"))), "semiring").__name__
-    return found if "LSE" in semiring else log_of(found)
+    """Return the library's values, which are logs in some of its semirings, and complex in one of them."""
+    in_logs = "LSE" in attribute(next(iter(attribute(x, "layers"))), "semiring").__name__
+    found = _module_values(x, "forward", columns, rows, in_logs=in_logs).reshape(len(rows), -1)[:, 0]
+    if found.is_complex() and bool(((found.imag.cos() > 1.0 - 1e-6) | found.real.isneginf()).all()):
+        found = found.real  # values that are negative or complex are refused as parameters are
+    return numbers(found) if in_logs else log_of(numbers(found))
 
 
 def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
