@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, TypeGuard, TypeVar, cast
@@ -16,6 +16,7 @@ import numpy as np
 from certimap.errors import CertimapError, SolverError, did_you_mean
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_RANGE = re.compile(r"([\w, ]+) ([\[(])([^,]+), ([^\])]+)([^;]+)(?:; )?")
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 # Keywords of `map_query` beside the model, the query and the settings of a named solver.
 _WORDS = """
@@ -46,6 +47,29 @@ def check_whole(
     if not number >= low or math.isinf(number) or number != int(number):
         raise error(f"{name} is {shown(value)}; expected {expected}")
     return int(number)
+
+
+@cache
+def _ranges(text: str) -> list[tuple[str, str, float, float]]:
+    """Return each setting of `check_ranges`, with its range, and the least and the largest number in it."""
+    found: list[tuple[str, str, float, float]] = []
+    for names, bracket, low, high, end in _RANGE.findall(text):
+        least, most = float(low), float(high)
+        least = math.nextafter(least, math.inf) if bracket == "(" else least
+        most = math.nextafter(most, -math.inf) if end[0] == ")" else most
+        found += [(name, f"{bracket}{low}, {high}{end}", least, most) for name in names.split(", ")]
+    return found
+
+
+def check_ranges(settings: object, ranges: str) -> None:
+    """Raise SolverError unless attributes or their entries are in `ranges`: "a, b [0, 1); c (0, inf) or None"."""
+    for name, text, least, most in _ranges(ranges):
+        given = getattr(settings, name)
+        for value in given.values() if is_mapping(given) else given if is_sequence(given) else (given,):
+            if value is None and text.endswith("None"):
+                continue
+            if not least <= check_number(name, value, f"a number in {text}") <= most:
+                raise SolverError(f"{name} is {shown(value)}; expected a number in {text}")
 
 
 def shown(value: Any) -> str:

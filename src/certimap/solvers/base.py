@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from certimap.certify.ledger import Ledger, own_source
+from certimap.core.arguments import check_ranges
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Label
@@ -50,6 +51,7 @@ class Solver(ABC):
     `heuristic`: whether it proves nothing by itself.
     `is_seeded`: whether answers may depend on the seed. False: `init` ignores its generator, and rows that ask the
     same query share one run.
+    `ranges`: of settings that are numbers, such as "share [0, 1); rows, batch [1, inf) or None".
     """
 
     name: ClassVar[str]
@@ -57,6 +59,11 @@ class Solver(ABC):
     family: ClassVar[Family] = "other"
     heuristic: ClassVar[bool] = False
     is_seeded: ClassVar[bool] = True
+    ranges: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Raise SolverError for a setting outside its range."""
+        check_ranges(self, self.ranges)
 
     def judging(self) -> Judging:
         """Return how the ledger judges its draws."""

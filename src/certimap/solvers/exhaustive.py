@@ -56,10 +56,7 @@ class Exhaustive(Solver):
     name: ClassVar[str] = "exhaustive"
     family: ClassVar[Family] = "enumeration"
     is_seeded: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.max_states < 1:
-            raise SolverError(f"max_states is {self.max_states}; expected a positive number")
+    ranges: ClassVar[str] = "max_states [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False)

@@ -81,11 +81,6 @@ def unsuited_to_densities(name: str, posterior: Posterior) -> str | None:
     )
 
 
-def check_batch(batch: int | None) -> None:
-    if batch is not None and batch < 1:
-        raise SolverError(f"batch is {batch}; expected a positive number of draws")
-
-
 class Drawing(Solver):
     """The base of solvers that take draws from one stream."""
 
@@ -112,9 +107,7 @@ class Pac(Drawing):
     rule: Literal["sharp", "published"] = "sharp"
     max_draws: int | None = None
     name: ClassVar[str] = "pac"
-
-    def __post_init__(self) -> None:
-        check_batch(self.batch)
+    ranges: ClassVar[str] = "batch [1, inf) or None"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)
@@ -138,11 +131,7 @@ class FixedDraws(Drawing):
 
     n_draws: int | None = None
     batch: int | None = None
-
-    def __post_init__(self) -> None:
-        check_batch(self.batch)
-        if self.n_draws is not None and self.n_draws < 1:
-            raise SolverError(f"n_draws is {self.n_draws}; expected a positive number of draws")
+    ranges: ClassVar[str] = "batch, n_draws [1, inf) or None"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False, max_draws=DEFAULT_DRAWS if self.n_draws is None else self.n_draws)
@@ -256,15 +245,7 @@ class SmoothPac(Solver):
     name: ClassVar[str] = "smooth_pac"
     needs: ClassVar[tuple[Capability, ...]] = (Draws,)
     family: ClassVar[Family] = "sampling"
-
-    def __post_init__(self) -> None:
-        check_batch(self.batch)
-        if not self.radius >= 0:
-            raise SolverError(f"radius is {self.radius}; expected a number not below 0")
-        if self.period is not None and self.period < 1:
-            raise SolverError(f"period is {self.period}; expected a positive number of draws")
-        if self.lipschitz is not None and not self.lipschitz > 0.0:
-            raise SolverError(f"lipschitz is {self.lipschitz}; expected a positive number of bits")
+    ranges: ClassVar[str] = "radius [0, inf); period, batch [1, inf) or None; lipschitz (0, inf) or None"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)

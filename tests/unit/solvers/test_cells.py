@@ -192,7 +192,7 @@ def test_what_cells_cannot_answer_is_refused_in_a_sentence() -> None:
         cm.map_query(model, solver="cells", width={"x": 1.0})
     for settings, words in (
         ({"partition": "voronoi"}, "expected 'grid'"),
-        ({"width": -1.0}, "positive"),
+        ({"width": -1.0}, "width is -1.0"),
         ({"width": 1.0, "radius": 1.0}, "one of them"),
         ({"partition": "tree", "width": 1.0}, "grids"),
         ({"n_cells": 1}, "at least 2"),

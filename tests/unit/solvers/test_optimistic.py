@@ -142,7 +142,7 @@ def test_what_optimism_cannot_search_is_refused_in_a_sentence() -> None:
     builder.real("poisson", 0, 3.0)
     with pytest.raises(SolverError, match="is a count"):
         cm.map_query(builder.build(), solver="soo")
-    with pytest.raises(SolverError, match="bits per unit"):
+    with pytest.raises(SolverError, match="lipschitz is"):
         make("doo", lipschitz=0.0)
     with pytest.raises(SolverError, match="falloff"):
         make("hoo", falloff=1.0)

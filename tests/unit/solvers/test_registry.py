@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint
 from typing import ClassVar
 
@@ -107,3 +109,33 @@ def test_the_expected_solver_is_the_one_that_runs(examples):
         choice = plan(model, make_query(model.domain, names, evidence))
         assert choice.why
         assert registry.expected(choice) == cm.map_query(model, names, evidence, rng=0, progress=False).solver
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.names()) - {"auto"}))
+def test_settings_outside_their_ranges_are_refused(name):
+    kind = registry.entry(name).load()
+    assert set(ranges_of(kind.ranges)) <= {field.name for field in fields(kind)}
+    for setting, (text, (low, high)) in ranges_of(kind.ranges).items():
+        for value in [math.nextafter(low, -math.inf), np.nan, "1", *([math.nextafter(high, np.inf)] * (high < np.inf))]:
+            with pytest.raises(SolverError, match=re.escape(f"{setting} is ")) as refused:
+                registry.make(name, **{setting: value})
+            assert f"a number in {text}" in str(refused.value)
+
+
+def ranges_of(text):
+    """Return each setting's range as text, and the ends that are inside."""
+    found = {}
+    for part in text.split("; ") if text else ():
+        at = min(part.find(sign) for sign in "[(" if sign in part)
+        low, high = part[at + 1 :].removesuffix(" or None")[:-1].split(", ")
+        low = float(math.nextafter(float(low), 9.0)) if part[at] == "(" else float(low)
+        high = float(math.nextafter(float(high), -9.0)) if ")" in part else float(high)
+        found |= dict.fromkeys(part[:at].strip().split(", "), (part[at:], (low, high)))
+    return found
+
+
+def test_entries_of_sequences_and_mappings_have_ranges_too():
+    for name, settings in (("set_elimination", {"limits": (4, 0)}), ("cells", {"width": {"x": 0.0}})):
+        with pytest.raises(SolverError, match=r"expected a number in"):
+            registry.make(name, **settings)
+    assert registry.make("itself", hidden=[4, 3]).hidden == [4, 3]

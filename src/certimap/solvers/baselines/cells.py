@@ -262,21 +262,18 @@ class Cells(WholeSpaceSolver):
     name: ClassVar[str] = "cells"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     family: ClassVar[Family] = "search"
+    ranges: ClassVar[str] = "n_cells, n_draws [2, inf); width, radius (0, inf) or None"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.partition not in ("grid", "quantiles", "tree"):
             raise SolverError(f"partition is {self.partition!r}; expected 'grid', 'quantiles' or 'tree'")
-        if self.n_cells < 2 or self.n_draws < 2:
-            raise SolverError(f"n_cells is {self.n_cells} and n_draws {self.n_draws}; expected at least 2 each")
         if self.partition != "grid" and (self.width is not None or self.radius is not None):
             raise SolverError(
                 f"width and radius are of grids; leave them out, or use partition='grid' ({self.partition!r})"
             )
         if self.width is not None and self.radius is not None:
             raise SolverError("width and radius were both given; one of them is expected")
-        for value in self.width.values() if isinstance(self.width, Mapping) else (self.width, self.radius):
-            if value is not None and not 0.0 < value < math.inf:
-                raise SolverError(f"a width or radius of cells is {value}; expected a positive number")
 
     def judging(self) -> Judging:
         inner = make(self.by) if isinstance(self.by, str) and self.by != "auto" else self.by

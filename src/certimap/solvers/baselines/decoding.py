@@ -13,7 +13,6 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
 from certimap.core.probing import log_bounds
-from certimap.errors import SolverError
 from certimap.solvers.base import LabelHeuristic, OnePoint, OneStep, OneStepState
 
 if TYPE_CHECKING:
@@ -123,10 +122,7 @@ class BeamSearch(OneStep):
     width: int = 8
     name: ClassVar[str] = "beam"
     needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise SolverError(f"width={self.width!r}; expected at least 1")
+    ranges: ClassVar[str] = "width [1, inf)"
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
         control = ledger.control
@@ -160,14 +156,7 @@ class HybridBeliefPropagation(LabelHeuristic):
     min_change: float = 1e-6
     name: ClassVar[str] = "hybrid_bp"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-
-    def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise SolverError(f"iterations={self.iterations!r}; expected at least 1")
-        if not 0.0 <= self.damping < 1.0:
-            raise SolverError(f"damping={self.damping!r}; expected a number from 0 to below 1")
-        if not self.min_change >= 0.0:
-            raise SolverError(f"min_change={self.min_change!r}; expected a number of nats, at least 0")
+    ranges: ClassVar[str] = "iterations [1, inf); damping [0, 1); min_change [0, inf]"
 
     def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> PropagationState:
         return PropagationState(posterior.propagation(self.damping))

@@ -17,7 +17,6 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.split_tree import Region, limit, nuisance_first, split
 from certimap.solvers.base import Effort, Heuristic
-from certimap.solvers.networks.and_or import check_settings
 
 DAMPING = 0.3  # share of the old message that is kept
 FLOOR = -700.0  # nats below its largest entry at which a message is cut off: no message claims a zero
@@ -122,9 +121,7 @@ class JoinGraphPropagation(Heuristic):
     iterations: int = 10
     name: ClassVar[str] = "ijgp"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-
-    def __post_init__(self) -> None:
-        check_settings(self.i_bound, self.iterations)
+    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf)"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> JoinGraphState:
         problem = posterior.problem

@@ -21,7 +21,7 @@ from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, Limits
 from certimap.core.domain import Domain
 from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError, TooLarge
+from certimap.errors import TooLarge
 from certimap.solvers.base import Effort, LabelHeuristic
 
 Tensor = Any
@@ -190,18 +190,10 @@ class Itself(LabelHeuristic):
     train_seed: int = 0
     name: ClassVar[str] = "itself"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-
-    def __post_init__(self) -> None:
-        sizes, passes = (self.batch, self.rows, *(self.hidden or ())), (self.epochs, self.refine_steps)
-        if min(sizes) < 1 or min(passes) < 0:
-            raise SolverError(
-                f"hidden={self.hidden}, batch={self.batch}, rows={self.rows}, epochs={self.epochs}, "
-                f"refine_steps={self.refine_steps}; expected positive numbers, and epochs and steps of at least 0"
-            )
-        if not (self.learning_rate > 0.0 and self.refine_rate > 0.0):
-            raise SolverError(
-                f"learning_rate={self.learning_rate!r}, refine_rate={self.refine_rate!r}; expected more than 0"
-            )
+    ranges: ClassVar[str] = (
+        "hidden [1, inf) or None; batch, rows [1, inf); "
+        "epochs, refine_steps [0, inf); learning_rate, refine_rate (0, inf)"
+    )
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse real variables, and say what to install."""

@@ -56,10 +56,7 @@ class HillClimb(LabelHeuristic):
     restarts: int = 32
     batch: int = 32
     name: ClassVar[str] = "hill_climb"
-
-    def __post_init__(self) -> None:
-        if min(self.restarts, self.batch) < 1:
-            raise SolverError(f"restarts={self.restarts!r}, batch={self.batch!r}; expected at least 1 of each")
+    ranges: ClassVar[str] = "restarts, batch [1, inf)"
 
     def effort(self, state: ClimbState) -> Effort:
         return Effort(work=state.n_steps)
@@ -110,11 +107,11 @@ class AnnealedGibbs(LabelHeuristic):
     hot: float = 1.0
     cold: float = 0.05
     name: ClassVar[str] = "mcmc"
+    ranges: ClassVar[str] = "chains, sweeps [1, inf); hot, cold (0, inf)"
 
     def __post_init__(self) -> None:
-        if min(self.chains, self.sweeps) < 1:
-            raise SolverError(f"chains={self.chains!r}, sweeps={self.sweeps!r}; expected at least 1 of each")
-        if not 0.0 < self.cold <= self.hot < np.inf:
+        super().__post_init__()
+        if self.cold > self.hot:
             raise SolverError(f"hot={self.hot!r}, cold={self.cold!r}; expected 0 < cold <= hot")
 
     def effort(self, state: ChainState) -> Effort:
@@ -193,12 +190,7 @@ class TreeSearch(LabelHeuristic):
     exploration: float = 1.0
     name: ClassVar[str] = "mcts"
     needs: ClassVar[tuple[Capability, ...]] = (Masses,)
-
-    def __post_init__(self) -> None:
-        if self.simulations < 1:
-            raise SolverError(f"simulations={self.simulations!r}; expected at least 1")
-        if not 0.0 <= self.exploration < np.inf:
-            raise SolverError(f"exploration={self.exploration!r}; expected a number, at least 0")
+    ranges: ClassVar[str] = "simulations [1, inf); exploration [0, inf)"
 
     def effort(self, state: MctsState) -> Effort:
         return Effort(n_nodes=state.n_simulations)

@@ -15,7 +15,6 @@ from certimap.core.box import Boxes, Layout, Points, rounded_up
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Bounds, Capability, Draws, Masses, Posterior, Prober, Probes
 from certimap.core.probing import has_masses, prober_of
-from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, OpenRows, expand
 
@@ -155,16 +154,7 @@ class Frontier(Solver):
     name: ClassVar[str] = "frontier"
     needs: ClassVar[tuple[Capability, ...]] = (Probes | Bounds,)
     family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.draw_share < 1.0:
-            raise SolverError(f"draw_share is {self.draw_share}; expected a number in [0, 1)")
-        if self.first_draws < 0 or self.exact_work < 0:
-            raise SolverError(
-                f"first_draws is {self.first_draws} and exact_work {self.exact_work}; neither may be negative"
-            )
-        if self.width is not None and not self.width > 0.0:
-            raise SolverError(f"width is {self.width}; expected a positive length, or None to stop at epsilon")
+    ranges: ClassVar[str] = "draw_share [0, 1); first_draws [0, inf); exact_work [0, inf]; width (0, inf] or None"
 
     def judging(self) -> Judging:
         return Judging(early_stop=self.width is None)

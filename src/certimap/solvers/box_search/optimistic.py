@@ -16,7 +16,6 @@ from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.probing import prober_of
-from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, WholeSpaceSolver
 
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
@@ -251,10 +250,7 @@ class Doo(Optimistic):
 
     lipschitz: float | None = None
     name: ClassVar[str] = "doo"
-
-    def __post_init__(self) -> None:
-        if self.lipschitz is not None and not 0.0 < self.lipschitz < math.inf:
-            raise SolverError(f"lipschitz is {self.lipschitz}; expected a positive number of bits per unit")
+    ranges: ClassVar[str] = "lipschitz (0, inf) or None"
 
     def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
         return OptimisticState(CellTree(posterior, self.lipschitz, control), control, rng)
@@ -294,10 +290,7 @@ class Soo(Optimistic):
 
     max_cuts: int = 20_000
     name: ClassVar[str] = "soo"
-
-    def __post_init__(self) -> None:
-        if self.max_cuts < 1:
-            raise SolverError(f"max_cuts is {self.max_cuts}; expected a positive number")
+    ranges: ClassVar[str] = "max_cuts [1, inf)"
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         tree, before = state.tree, state.n_cut
@@ -343,13 +336,7 @@ class Hoo(Optimistic):
     spread: float = 1.0
     falloff: float | None = None
     name: ClassVar[str] = "hoo"
-
-    def __post_init__(self) -> None:
-        if self.plays < 1 or not self.spread > 0.0 or not (self.falloff is None or 0.0 < self.falloff < 1.0):
-            raise SolverError(
-                f"plays is {self.plays}, spread {self.spread} and falloff {self.falloff}; expected a positive "
-                "number of plays, a positive spread, and a falloff between 0 and 1"
-            )
+    ranges: ClassVar[str] = "plays [1, inf); spread (0, inf); falloff (0, 1) or None"
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         for _ in range(STEP_CELLS):

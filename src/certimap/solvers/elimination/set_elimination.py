@@ -15,7 +15,6 @@ from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability, Regions
-from certimap.errors import SolverError
 from certimap.kernels.wide import LN2
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.open_boxes import log_difference
@@ -409,14 +408,7 @@ class SetElimination(Solver):
     n_starts: int = 4
     n_first_draws: int = 256
     draw_share: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not self.limits or min(self.limits) < 1 or self.split_limit < 1:
-            raise SolverError(f"limits are {self.limits} and {self.split_limit}; expected positive numbers")
-        if not 0.0 <= self.draw_share < 1.0:
-            raise SolverError(f"draw_share is {self.draw_share}; expected a number in [0, 1)")
-        if self.n_starts < 1 or self.n_first_draws < 1:
-            raise SolverError("n_starts and n_first_draws must be positive")
+    ranges: ClassVar[str] = "limits, split_limit, n_starts, n_first_draws [1, inf); draw_share [0, 1)"
 
     def init(
         self, posterior: Regions, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

@@ -14,7 +14,6 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError
 from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.problem import Table, strides_of
@@ -258,15 +257,6 @@ class AndOrSpace:
         return variable, states[self.context[variable]].tobytes()
 
 
-def check_settings(i_bound: int, iterations: int) -> None:
-    """Refuse settings out of range."""
-    if i_bound < 1 or iterations < 0:
-        raise SolverError(
-            f"i_bound is {i_bound} and iterations {iterations}; an i_bound of at least 1 and iterations not below "
-            "0 are expected"
-        )
-
-
 @dataclass(frozen=True)
 class AndOrSolver(WholeSpaceSolver):
     """A search of the AND/OR space of a query, bounded by mini-buckets.
@@ -278,9 +268,7 @@ class AndOrSolver(WholeSpaceSolver):
     iterations: int = 10
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        check_settings(self.i_bound, self.iterations)
+    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf)"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a network in which a point has no exact value, which the search needs at its leaves."""

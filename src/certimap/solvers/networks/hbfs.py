@@ -14,7 +14,6 @@ from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.posterior import Capability
-from certimap.errors import SolverError
 from certimap.networks.cuts import solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added, plan
 from certimap.networks.expansions import Expansions
@@ -108,13 +107,7 @@ class HybridBestFirst(Solver):
     name: ClassVar[str] = "hbfs"
     needs: ClassVar[tuple[Capability, ...]] = (MpePosterior,)
     family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        for name in ("quick_entries", "max_entries", "exact_work"):
-            if not getattr(self, name) >= 0:
-                raise SolverError(f"{name} is {getattr(self, name)}; a number not below 0 is expected")
-        if not 0.0 <= self.outside_share < 1.0:
-            raise SolverError(f"outside_share is {self.outside_share}; expected a number in [0, 1)")
+    ranges: ClassVar[str] = "quick_entries, max_entries, exact_work [0, inf]; outside_share [0, 1)"
 
     def init(
         self, posterior: MpePosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

@@ -19,7 +19,6 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.core.control import Control
 from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.solvers.base import Family, OneStepState, WholeSpaceSolver
@@ -50,10 +49,7 @@ class Toulbar2(WholeSpaceSolver):
     name: ClassVar[str] = "toulbar2"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        if not self.seconds > 0.0 or (self.memory is not None and self.memory < 1):
-            raise SolverError(f"seconds is {self.seconds} and memory {self.memory}; positive numbers are expected")
+    ranges: ClassVar[str] = "seconds (0, inf]; memory [1, inf) or None"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse marginal MAP, and say what to install."""

@@ -11,7 +11,6 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Capability, Posterior
-from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split, tree_bytes
@@ -65,13 +64,7 @@ class WeightedMiniBuckets(WholeSpaceSolver):
     name: ClassVar[str] = "wmb"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "elimination"
-
-    def __post_init__(self) -> None:
-        if (self.i_bound is not None and self.i_bound < 1) or self.iterations < 0 or not self.bits >= 0.0:
-            raise SolverError(
-                f"i_bound is {self.i_bound}, iterations {self.iterations} and bits {self.bits}; an i_bound of "
-                "at least 1, and iterations and bits not below 0 are expected"
-            )
+    ranges: ClassVar[str] = "i_bound [1, inf) or None; iterations [0, inf); bits [0, inf]"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a problem whose unsplit tables exceed the memory of the run."""
