@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bucket_twin import slow_lift, slow_pairs, slow_skyband
 
+from certimap.core.rounding import NEARLY
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband, spatial_order
 
@@ -25,18 +26,22 @@ def test_skyband(k):
     for t in range(12):
         rng = np.random.default_rng([k, t])
         values, ptr = random_set(rng, 3, int(rng.integers(1, 5)), 160, coarse=t % 2 == 0)
-        alive = np.ones(len(values), bool)
-        skyband(values, ptr, k, alive)
-        np.testing.assert_array_equal(alive, slow_skyband(values, ptr, k))
+        by = np.full(len(values), -1)
+        skyband(values, ptr, k, by)
+        np.testing.assert_array_equal(by < 0, slow_skyband(values, ptr, k))
+        rows = np.flatnonzero(by >= 0)
+        assert np.all(by[by[rows]] < 0)
+        assert np.all(values[by[rows]] * NEARLY >= values[rows])
+        assert np.all(np.searchsorted(ptr, by[rows], side="right") == np.searchsorted(ptr, rows, side="right"))
 
 
 def test_skyband_of_a_large_segment():
     rng = np.random.default_rng(0)
     values = rng.random((1500, 3))
     ptr = np.array([0, 1500])
-    alive = np.ones(1500, bool)
-    skyband(values, ptr, 2, alive)
-    np.testing.assert_array_equal(alive, slow_skyband(values, ptr, 2))
+    by = np.full(1500, -1)
+    skyband(values, ptr, 2, by)
+    np.testing.assert_array_equal(by < 0, slow_skyband(values, ptr, 2))
 
 
 @pytest.mark.nojit

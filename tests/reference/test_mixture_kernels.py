@@ -7,10 +7,8 @@ import pytest
 from bucket_twin import slow_skyband
 from mixture_twin import best_share
 
-from certimap.core.rounding import NEARLY
 from certimap.kernels.wide import extent
 from certimap.solvers.elimination.kernels import dominance as mixtures
-from certimap.solvers.elimination.kernels.dominance import dominators
 
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):
@@ -95,19 +93,4 @@ def test_combinations_are_at_least_what_they_stand_for():
             assert np.all(np.searchsorted(ptr, chosen, side="right") == np.searchsorted(ptr, row, side="right"))
             assert np.all(counts @ values[chosen] >= counts.sum() * values[row])
             n_found += 1
-    assert n_found > 50
-
-
-def test_dominators_are_alive_and_at_least_what_they_stand_for():
-    n_found = 0
-    for t in range(20):
-        values, ptr = random_rows(np.random.default_rng([3, t]))
-        alive, by = slow_skyband(values, ptr, 1), np.empty(len(values), np.int64)
-        dominators(values, ptr, alive, by)
-        assert np.array_equal(by < 0, alive)
-        rows = np.flatnonzero(by >= 0)
-        assert alive[by[rows]].all()
-        assert np.all(values[by[rows]] * NEARLY >= values[rows])
-        assert np.all(np.searchsorted(ptr, by[rows], side="right") == np.searchsorted(ptr, rows, side="right"))
-        n_found += len(rows)
     assert n_found > 50

@@ -63,10 +63,10 @@ def _dominance(factor: float) -> dict[str, Callable[..., Any]]:
     """Let vectors go that others, larger by a factor, would be above: entries are rounded up to its powers."""
     true, step = geometry.skyband, math.log(factor)
 
-    def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
+    def skyband(values: Floats, ptr: Ints, k: int, by: Ints) -> None:
         with np.errstate(divide="ignore"):
             powers = np.ceil(np.log(values) / step) if step else np.log(values)
-        true(np.exp(powers * step) if step else values, ptr, k, alive)
+        true(np.exp(powers * step) if step else values, ptr, k, by)
 
     return {"skyband": skyband}
 

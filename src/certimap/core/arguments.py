@@ -64,8 +64,9 @@ def _ranges(text: str) -> list[tuple[str, str, float, float]]:
 def check_ranges(settings: object, ranges: str) -> None:
     """Raise SolverError unless attributes or their entries are in `ranges`: "a, b [0, 1); c (0, inf) or None"."""
     for name, text, least, most in _ranges(ranges):
-        given = getattr(settings, name)
-        for value in given.values() if is_mapping(given) else given if is_sequence(given) else (given,):
+        given = vars(settings)[name]
+        entries: Any = given.values() if is_mapping(given) else given if is_sequence(given) else ()
+        for value in entries or (given,):
             if value is None and text.endswith("None"):
                 continue
             if not least <= check_number(name, value, f"a number in {text}") <= most:

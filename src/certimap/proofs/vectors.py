@@ -27,7 +27,7 @@ from certimap.checker.vectors import (
     room_below,
 )
 from certimap.core.arrays import Array, Flags, Floats, Ints, Ints32
-from certimap.solvers.elimination.kernels.dominance import DROPPED, dominators, skyband, unmixed
+from certimap.solvers.elimination.kernels.dominance import DROPPED, skyband, unmixed
 
 ROUNDS = 200  # of play for a combination
 FEW = 64  # with at most this many vectors in a set, no combinations are sought
@@ -93,10 +93,9 @@ class VectorRecorder(PlainVectors):
         self, found: Vectors, values: Floats, ptr: Ints, order: Ints
     ) -> tuple[Ints, Ints, Flags, float]:
         """Return the dominated rows, their dominators, flags of sorted rows left, and the nats lost to ties."""
-        alive, by = np.ones(len(order), np.bool_), np.empty(len(order), np.int64)
+        by = np.full(len(order), -1)
         self.budget.look()
-        skyband(values, ptr, 1, alive)
-        dominators(values, ptr, alive, by)
+        skyband(values, ptr, 1, by)
         rows = np.flatnonzero(by >= 0)
         room = room_below(found, order[rows], order[by[rows]])
         rows = rows[room >= -TIE]

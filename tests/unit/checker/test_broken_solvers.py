@@ -26,9 +26,9 @@ N_CASES = 10
 def _dominance(monkeypatch):
     """Every vector dominates every other one."""
 
-    def first_of_each(values, ptr, k, alive):
-        alive[:] = False
-        alive[ptr[:-1][np.diff(ptr) > 0]] = True
+    def first_of_each(values, ptr, k, by):
+        by[:] = 0
+        by[ptr[:-1][np.diff(ptr) > 0]] = -1
 
     monkeypatch.setattr(geometry, "skyband", first_of_each)
 

@@ -170,15 +170,11 @@ def _thresholds(monkeypatch):
 def _dominance(monkeypatch):
     """A vector goes for any other one of its context."""
 
-    def first_of_each(values, ptr, k, alive):
-        alive[:] = False
-        alive[ptr[:-1][np.diff(ptr) > 0]] = True
-
-    def by_first(values, ptr, alive, by):
-        by[:] = np.where(alive, -1, np.repeat(ptr[:-1], np.diff(ptr)))
+    def first_of_each(values, ptr, k, by):
+        by[:] = np.repeat(ptr[:-1], np.diff(ptr))
+        by[ptr[:-1][np.diff(ptr) > 0]] = -1
 
     monkeypatch.setattr(vector_proofs, "skyband", first_of_each)
-    monkeypatch.setattr(vector_proofs, "dominators", by_first)
     monkeypatch.setattr(vector_proofs, "room_below", lambda found, rows, others: np.ones(len(rows)))
 
 

@@ -116,7 +116,12 @@ def test_settings_outside_their_ranges_are_refused(name):
     kind = registry.entry(name).load()
     assert set(ranges_of(kind.ranges)) <= {field.name for field in fields(kind)}
     for setting, (text, (low, high)) in ranges_of(kind.ranges).items():
-        for value in [math.nextafter(low, -math.inf), np.nan, "1", *([math.nextafter(high, np.inf)] * (high < np.inf))]:
+        for value in [
+            math.nextafter(low, -math.inf),
+            np.nan,
+            "1",
+            *([math.nextafter(high, np.inf)] * (high < np.inf)),
+        ]:
             with pytest.raises(SolverError, match=re.escape(f"{setting} is ")) as refused:
                 registry.make(name, **{setting: value})
             assert f"a number in {text}" in str(refused.value)

@@ -137,10 +137,10 @@ class VectorSet:
 
     def undominated(self, k: int) -> tuple[VectorSet, Flags]:
         """Drop rows that k others of their context dominate; also return the mask of kept rows."""
-        alive = np.ones(len(self), np.bool_)
+        by = np.full(len(self), -1)
         if len(self) > k:
-            skyband(self.values, self.ptr, k, alive)
-        return self.keep(alive), alive
+            skyband(self.values, self.ptr, k, by)
+        return self.keep(by < 0), by < 0
 
     def unmixed(self, control: Control) -> tuple[VectorSet, Flags, int]:
         """Drop rows that a mixture of others dominates; also return the mask of kept rows and the work."""

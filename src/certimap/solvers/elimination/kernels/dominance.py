@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.arrays import Flags, Floats, Ints, Ints32
+from certimap.core.arrays import Floats, Ints, Ints32
 from certimap.core.rounding import NEARLY, SURELY
 from certimap.kernels.jit import jit
 
@@ -113,7 +113,7 @@ def _leading(values: Floats, v: int, means: Floats, lead: Ints) -> None:
 
 
 @jit(inline="never")
-def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags) -> None:
+def _skyband_segment(values: Floats, start: int, stop: int, k: int, by: Ints) -> None:
     n = stop - start
     totals = np.empty(n)
     for i in range(n):
@@ -128,10 +128,10 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
             found = 0
             for j in range(i):
                 w = start + by_total[j]
-                if alive[w] and covers(values, w, values, v):
+                if by[w] < 0 and covers(values, w, values, v):
                     found += 1
                     if found >= k:
-                        alive[v] = False
+                        by[v] = w
                         break
         return
     rank = np.empty(n, np.int64)
@@ -164,14 +164,13 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
         if k == 1:
             for j in range(n_recent):
                 if covers(values, recent[j], values, v):
-                    found = 1
-                    held = recent[j]
+                    found, held = 1, recent[j]
+                    by[v] = held
                     for m in range(j, 0, -1):
                         recent[m] = recent[m - 1]
                     recent[0] = held
                     break
             if found:
-                alive[v] = False
                 continue
         _leading(values, v, means, lead)
         first, second, third = lead[0], lead[len(lead) // 2], lead[len(lead) - 1]
@@ -194,7 +193,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
                     if columns[third, m] * NEARLY < v_third:
                         continue
                     w = order[m]
-                    if rank[w - start] < i and alive[w] and covers(values, w, values, v):
+                    if rank[w - start] < i and by[w] < 0 and covers(values, w, values, v):
                         found += 1
                         if k == 1:
                             n_recent = min(RECENT, n_recent + 1)
@@ -202,21 +201,20 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: Flags
                                 recent[q] = recent[q - 1]
                             recent[0] = w
                         if found >= k:
+                            by[v] = w
                             break
-        if found >= k:
-            alive[v] = False
 
 
 @jit()
-def skyband(values: Floats, ptr: Ints, k: int, alive: Flags) -> None:
-    """Clear `alive` of rows that k kept rows of their context dominate, up to a factor of `NEARLY`.
+def skyband(values: Floats, ptr: Ints, k: int, by: Ints) -> None:
+    """Drop rows that k kept rows of their context dominate, up to a factor of `NEARLY`: `by` gets one of the k.
 
-    Rows are visited by falling sum. Only earlier kept rows can drop a row, so that the factor is lost only once,
-    and the first k of equal rows stay.
+    `by` is -1 before, and remains -1 where a row is kept. Rows are visited by falling sum. Only earlier kept rows
+    can drop a row, so that the factor is lost only once, and the first k of equal rows stay.
     """
     for c in range(len(ptr) - 1):
         if ptr[c + 1] - ptr[c] > 1:
-            _skyband_segment(values, ptr[c], ptr[c + 1], k, alive)
+            _skyband_segment(values, ptr[c], ptr[c + 1], k, by)
 
 
 @jit(inline="never")
@@ -384,29 +382,3 @@ def unmixed(
         if at[1] == n:
             at[0], at[1] = at[0] + 1, 0
     return work
-
-
-@jit()
-def dominators(values: Floats, ptr: Ints, alive: Flags, by: Ints) -> None:
-    """Write a live row of the context that dominates each dropped row up to `NEARLY`; -1 for other rows."""
-    recent = np.empty(RECENT, np.int64)
-    for c in range(len(ptr) - 1):
-        rows = ptr[c] + np.flatnonzero(alive[ptr[c] : ptr[c + 1]])
-        n_found = 0
-        for row in range(ptr[c], ptr[c + 1]):
-            by[row] = -1
-            if alive[row]:
-                continue
-            lead = int(np.argmax(values[row]))
-            for j in range(min(n_found, RECENT)):
-                if covers(values, recent[j], values, row):
-                    by[row] = recent[j]
-                    break
-            if by[row] >= 0:
-                continue
-            for other in rows:
-                if values[other, lead] * NEARLY >= values[row, lead] and covers(values, other, values, row):
-                    by[row] = other
-                    recent[n_found % RECENT] = other
-                    n_found += 1
-                    break
