@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.kind import LeafFamily
 from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Ints
@@ -95,7 +95,7 @@ class HiddenChowLiuTree(BatchLearner):
             model = self._learn(bars.coded(rows), judge, rng).best_model()
             leaves = _chosen_leaves(model, bars, rows, held_out, self.choice_.smoothing)
         self.leaves_ = {self.domain_.names[i]: family.name for i, (family, _) in leaves.items()}
-        self.model_ = _circuit_with(model, bars, leaves) if leaves else model
+        self.model_ = bars.to_circuit(model.to_circuit(), leaves) if leaves else model
 
     def _learn(self, rows: DataTable, held_out: DataTable | None, rng: np.random.Generator) -> _Training:
         """Train with the given settings, or with several candidates from which validation rows choose."""
@@ -266,21 +266,6 @@ def _chosen_leaves(
             best = densest(logs) if len(tried) else 0
         found[i] = trials[best]
     return found
-
-
-def _circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, _Leaves]) -> Circuit:
-    """Return the circuit over values."""
-    builder = CircuitBuilder(bars.domain)
-    with np.errstate(divide="ignore"):
-        logs = {i: np.log(e) for i, e in enumerate(model.emission) if i not in leaves}
-
-    def leaf(i: int, z: int) -> int:
-        if i not in leaves:
-            return builder.categorical(i, log_weights=logs[i][z].tolist())
-        return leaves[i][0].add(builder, i, leaves[i][1][z])
-
-    model.add_to(builder, leaf)
-    return builder.build(normalised=False)
 
 
 def _contexts(model: HiddenChowLiuModel, table: DataTable, wanted: list[int]) -> dict[int, Floats]:

@@ -244,16 +244,23 @@ class Bars:
             codes[:, i] = np.where(missing[:, i], MISSING, values)
         return DataTable(self.cut, codes)
 
-    def to_circuit(self, circuit: Circuit) -> Circuit:
-        """Turn a circuit over bars into one over values; leaves over bars become histograms with wide tails."""
+    def to_circuit(
+        self, circuit: Circuit, leaves: Mapping[int, tuple[LeafFamily, Floats]] | None = None
+    ) -> Circuit:
+        """Turn a circuit over bars into one over values; leaves over bars become histograms with wide tails.
+
+        `leaves`: in their place, a family for each real column, with the parameters of its leaves, in order.
+        """
         if not self.histograms:
             return circuit
         builder = CircuitBuilder(self.domain)
         ids: list[int] = []
+        given = {i: (family, iter(rows)) for i, (family, rows) in (leaves or {}).items()}
         for node in range(circuit.n_nodes):
             variable, params = int(circuit.leaf_var[node]), circuit.params_of(node)
             if variable in self.histograms:
-                ids.append(self.histograms[variable].add(builder, variable, np.exp(params)))
+                family, rows = given.get(variable, (self.histograms[variable], iter([np.exp(params)])))
+                ids.append(family.add(builder, variable, next(rows)))
                 continue
             below: list[int] = circuit.children_of(node).tolist()
             weights = circuit.log_weights[circuit.child_ptr[node] : circuit.child_ptr[node + 1]].tolist()
