@@ -195,8 +195,12 @@ _NO_BLOCK = "{} begins no block; expected net, node or potential"
 
 
 def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network; decisions, utilities, functions, continuous nodes and expressions are refused."""
-    source = Braces(path, read_text(path, encoding), PERCENT)
+    """Read a Bayesian network; decisions, utilities, functions, continuous nodes and expressions are refused.
+
+    ProbLog's files begin with a comment of their own; their labels are the atoms that nodes are named after.
+    """
+    text = read_text(path, encoding)
+    source = Braces(path, text, PERCENT)
     declared = Declared(path)
     for entry in source.root.statements:
         raise source.fail(_NO_BLOCK.format(cut(entry.value)), entry.at)
@@ -208,11 +212,11 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
             text = f"{cut(block.head)} is a class of an object-oriented network; expected a plain network"
             raise source.fail(text, block.at)
         elif block.words[:1] != ["net"]:
-            _read_net_node(source, declared, block)
+            _read_net_node(source, declared, block, has_titles=text.startswith("%% Hugin Net:"))
     return declared.network()
 
 
-def _read_net_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
+def _read_net_node(source: Braces, declared: Declared, block: BraceBlock, *, has_titles: bool) -> None:
     found = _NET_NODE.fullmatch(" ".join(block.head.split()))
     if found is None:
         raise source.fail(_NO_BLOCK.format(cut(block.head)), block.at)
@@ -224,6 +228,8 @@ def _read_net_node(source: Braces, declared: Declared, block: BraceBlock) -> Non
     if states is None:
         raise source.fail(f'node {cut(name)} has no states; expected states = ("A" "B");', block.at)
     declared.variable(name, words_of(states.value), source.line(block.at))
+    if has_titles and (label := " ".join(words_of(source.value(block, "label")))):
+        declared.titles[name] = label
 
 
 def _read_potential(source: Braces, declared: Declared, block: BraceBlock, header: str) -> None:

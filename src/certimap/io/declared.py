@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class Declared:
     def __init__(self, path: AnyPath) -> None:
         self.path = path
         self.variables: dict[str, Categorical] = {}
+        self.titles: dict[str, str] = {}  # the variables' names in the model, where the file has shortened them
         self._lines: dict[str, int | None] = {}
         self._nodes: dict[str, _Node] = {}
         self._n_expanded = 0
@@ -246,6 +247,8 @@ class Declared:
             cpts.append(factor)
         normalise.warn()
         with parsing(self.path):
+            if self.titles:
+                domain = Domain(replace(v, name=self.titles.get(v.name, v.name)) for v in domain)
             return BayesianNetwork(domain, cpts, helpers)
 
     def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, _Node]]:

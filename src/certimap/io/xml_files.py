@@ -154,12 +154,15 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     if root.tag != "smile" or nodes is None:
         raise ParseError(f"begins with <{root.tag[:40]}>; expected <smile> with <nodes> inside", path, root.line)
     dynamic = next(root.all("dynamic"), None)
-    first_fastest = any(
-        genie.attributes.get("app", "").startswith("aGrUM")
-        for extensions in root.all("extensions")
-        for genie in extensions.all("genie")
-    )
+    shown = [genie for extensions in root.all("extensions") for genie in extensions.all("genie")]
+    programs = [genie.attributes.get("app", "") for genie in shown]
+    first_fastest = any(program.startswith("aGrUM") for program in programs)
     declared = Declared(path)
+    if "ProbLog" in programs:  # names nodes after atoms, and shows these
+        pairs = [
+            (n.attributes.get("id", ""), name.text) for g in shown for n in g.all("node") for name in n.all("name")
+        ]
+        declared.titles.update((node, title) for node, title in pairs if title)
     if dynamic is not None:
         _read_slices(path, declared, nodes, dynamic)
         steps = _whole(path, dynamic, "numslices", MAX_UNROLLED // max(1, len(nodes.children)))

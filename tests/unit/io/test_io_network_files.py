@@ -157,6 +157,37 @@ def noisy_max_by_hand(rows, leak):
     return out
 
 
+def of_problog(suffix, title):
+    """As `problog bn` writes two atoms; another program keeps the identifiers."""
+    if suffix == "net":
+        nodes = [f'node {n} {{ label = "{t}"; states = ("0" "1"); }}' for n, t in (("a_x_", title), ("b", "b"))]
+        tables = "potential (a_x_) { data = (.4 .6); } potential (b | a_x_) { data = (.1 .9 .2 .8); }"
+        return "%% Hugin Net: PGM 1\n" + "\n".join(nodes) + tables
+    cpts = [("a_x_", "", ".4 .6"), ("b", "<parents>a_x_</parents>", ".1 .9 .2 .8")]
+    nodes = "".join(
+        f'<cpt id="{n}"><state id="0"/><state id="1"/>{p}<probabilities>{t}</probabilities></cpt>'
+        for n, p, t in cpts
+    )
+    shown = f'<node id="a_x_"><name>{title}</name></node><node id="b"><name>b</name></node>'
+    genie = f'<extensions><genie app="ProbLog">{shown}</genie></extensions>'
+    return f"<smile><nodes>{nodes}</nodes>{genie}</smile>"
+
+
+@pytest.mark.parametrize("suffix", ["net", "xdsl"])
+def test_files_of_problog_have_the_names_of_the_program(tmp_path, suffix):
+    path, text = tmp_path / f"m.{suffix}", of_problog(suffix, "a(x,'y z')")
+    path.write_text(text)
+    model = read(path)
+    assert model.domain.names == ("a(x,'y z')", "b")
+    assert model.factors[1].table.tolist() == [[0.1, 0.9], [0.2, 0.8]]
+    assert model.factors[1].scope == (0, 1)
+    path.write_text(text.replace("%% Hugin Net:", "%").replace("ProbLog", "GeNIe"))
+    assert read(path).domain.names == ("a_x_", "b")
+    path.write_text(of_problog(suffix, "b"))
+    with pytest.raises(cm.ParseError, match="'b'"):
+        read(path)
+
+
 def test_noisy_max_nodes(tmp_path):
     got = table(read_text(tmp_path, "xdsl", NOISY), "N")
     a = [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6], [0, 0, 1]]
