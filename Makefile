@@ -55,7 +55,7 @@ $(BROWSER)/.installed: pyproject.toml
 
 # What needs pgmpy, pyagrum, spflow, cirkit and the like: an environment of its own, of some 2 GB.
 test-interop: $(INTEROP)/.installed
-	$(INTEROP)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/interop
+	$(INTEROP)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/interop tests/cli/test_readme.py
 
 $(INTEROP)/.installed: pyproject.toml lab/pyproject.toml tests/interop/requirements.txt
 	$(PYTHON) -m venv $(INTEROP)
