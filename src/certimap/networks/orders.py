@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from certimap.core.arrays import Ints, Words
+from certimap.core.arrays import Ints, Words, pointers, spans
 from certimap.core.control import Control, TimeUp
 from certimap.kernels.random import seed_row
 from certimap.networks.elimination import Elimination, measure
@@ -80,7 +80,7 @@ def min_fill(
     search = _Search(scopes, sizes, dict.fromkeys(later, QUERIED), control)
     rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
     found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
-    return None if found is None else search.measured(found.order, query)
+    return None if found is None else search.measured(found, query)
 
 
 def best_order(
@@ -120,7 +120,7 @@ def best_order(
             found = search.made(try_, best)
             if found is not None and found.log2_size < best.log2_size:
                 best, n_useful = found, n_tries
-    return search.measured(best.order, ())
+    return search.measured(best, ())
 
 
 def hidden_first(
@@ -191,10 +191,15 @@ def _grains(log2: float) -> int:
 
 
 class _Found(NamedTuple):
-    """An order by places, and log2 of its joint states."""
+    """A graph whose variables are gone, and log2 of the joint states of its cliques."""
 
-    order: Ints
+    graph: NeighbourLists
     log2_size: float
+
+    @property
+    def order(self) -> Ints:
+        """The variables by their places, the first eliminated first."""
+        return self.graph.order
 
 
 # A recipe for an order: a rule, its random stream, and the share of the best order to keep.
@@ -271,7 +276,7 @@ class _Search:
         if outcome == kernels.BEYOND:
             return None
         entries = float(graph.totals[0])
-        return _Found(graph.order, math.log2(entries) if entries else 0.0)
+        return _Found(graph, math.log2(entries) if entries else 0.0)
 
     def _open(self, rule: OrderRule, stream: Words) -> NeighbourLists:
         """Return the graph with all variables still in it."""
@@ -292,22 +297,16 @@ class _Search:
         kernels.open_graph(graph, rule, stream)
         return graph
 
-    def separators(self, order: Ints) -> tuple[Ints, Ints]:
-        """Return where the separator of each variable of an order begins, and their members by places."""
-        pointers, room = np.zeros(len(order) + 1, np.int64), 4 * len(self.near) + 64
-        while True:
-            members = np.empty(room, np.int64)
-            needed = kernels.separators_of(self.pointers, self.near, order, pointers, members)
-            if needed <= room:
-                return pointers, members[:needed]
-            room = 2 * needed
-
-    def measured(self, order: Ints, query: Collection[int]) -> Elimination:
-        """Return an order with its cliques and costs."""
-        pointers, members = self.separators(order)
-        variables: list[int] = np.array(self.variables, np.int64)[order].tolist()
+    def measured(self, found: _Found, query: Collection[int]) -> Elimination:
+        """Return an order with its cliques, the neighbours that variables had when they went, and its costs."""
+        graph, n = found.graph, len(self.variables)
+        lengths, place = graph.length[graph.order], np.empty(n, np.int64)
+        place[graph.order] = np.arange(n)
+        members = graph.pool[spans(graph.start[graph.order], lengths)]
+        members = np.sort(np.repeat(np.arange(n), lengths) * n + place[members]) % max(n, 1)
+        variables: list[int] = np.array(self.variables, np.int64)[graph.order].tolist()
         named: list[int] = np.array(variables, np.int64)[members].tolist()
-        starts: list[int] = pointers.tolist()
+        starts: list[int] = pointers(lengths).tolist()
         separators = [tuple(named[a:b]) for a, b in itertools.pairwise(starts)]
         return measure(variables, separators, self.sizes, query)
 

@@ -1,4 +1,4 @@
-"""Greedy elimination orders of sparse graphs, and the cliques of any order."""
+"""Greedy elimination orders of sparse graphs."""
 
 from __future__ import annotations
 
@@ -291,60 +291,3 @@ def eliminate(
         if g.counters[WORK] > limit:
             return RUNNING
     return DONE
-
-
-@jit_part
-def _sort(numbers: Ints, start: Scalar, end: Scalar) -> None:
-    """Sort entries from `start` to `end` - 1 by Shell's method; NumPy's takes a second to compile."""
-    gap = (end - start) // 2
-    while gap > 0:
-        for k in range(start + gap, end):
-            number, at = numbers[k], k
-            while at - gap >= start and numbers[at - gap] > number:
-                numbers[at] = numbers[at - gap]
-                at -= gap
-            numbers[at] = number
-        gap //= 2
-
-
-@jit()
-def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, found: Ints) -> int:
-    """Write the separator of each variable of an order, later ones by their places, rising.
-
-    Returns how many were written; more than `found` has room for where it must be called again with more.
-    """
-    n = len(order)
-    place, mark = np.empty(n, np.int64), np.full(n, -1, np.int64)
-    first_child, next_child = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    for i in range(n):
-        place[order[i]] = i
-    used = 0
-    for i in range(n):
-        found_ptr[i], v = used, order[i]
-        mark[i] = i
-        for k in range(pointers[v], pointers[v + 1]):
-            u = place[near[k]]
-            if u > i and mark[u] != i:
-                mark[u] = i
-                if used < len(found):
-                    found[used] = u
-                used += 1
-        child = first_child[i]
-        while child >= 0:
-            for k in range(found_ptr[child], found_ptr[child + 1]):
-                u = found[k]
-                if mark[u] != i:
-                    mark[u] = i
-                    if used < len(found):
-                        found[used] = u
-                    used += 1
-            child = next_child[child]
-        found_ptr[i + 1] = used
-        if used > len(found):
-            return used
-        _sort(found, found_ptr[i], used)
-        if used > found_ptr[i]:
-            up = found[found_ptr[i]]
-            next_child[i] = first_child[up]
-            first_child[up] = i
-    return used
