@@ -12,7 +12,7 @@ import numpy as np
 from certimap.circuits.kernels import statistics
 from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
 from certimap.circuits.kernels.evaluate import Places, assign_slots, downward, evaluate, load_block, upward
-from certimap.circuits.kernels.real import fill_scales
+from certimap.circuits.kernels.real import SCALE, answers
 from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
 from certimap.circuits.kernels.statistics import find_floors, most_roundings
 from certimap.circuits.leaves.kind import function_table
@@ -128,8 +128,7 @@ def _scales(plan: Plan) -> Floats:
     if plan.domain.is_discrete:
         return np.ones_like(scales)
     real = plan.domain.n_states[plan.leaf_var] == 0
-    lengths = np.empty(np.count_nonzero(real))
-    fill_scales(functions_of(plan), plan.tables, plan.leaf_start[real], lengths)
+    lengths = answers(functions_of(plan), SCALE, plan.tables, plan.leaf_start[real], 0.0, 0.0)
     np.minimum.at(scales, plan.leaf_var[real], lengths)
     return np.where(np.isfinite(scales), scales, 1.0)
 

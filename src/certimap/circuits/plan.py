@@ -13,7 +13,7 @@ from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind, supports
 from certimap.circuits.kernels import simplify, structure
 from certimap.circuits.kernels.arrays import LeafLayout, NewNodes, QueriedLeaves, Workspace
-from certimap.circuits.kernels.real import fill_log_masses, fill_touching
+from certimap.circuits.kernels.real import DENSITY, MASS, answers
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.leaves.kind import function_table
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
@@ -295,9 +295,10 @@ def _real_entries(circuit: Circuit, query: Query, nodes: Ints) -> Floats:
     for k in range(int(sizes.max())):
         has = sizes > k
         entries[has, REAL_FIRST + k] = circuit.params[circuit.param_ptr[nodes[has]] + k]
-    log_mass, functions = np.empty(len(nodes)), function_table(np.unique(circuit.kind[nodes]))
-    fill_log_masses(functions, entries.ravel(), REAL_SIZE * np.arange(len(nodes)), log_mass)
-    entries[:, REAL_LOG_NORM] = log_mass
+    low, high = low[variables], high[variables]
+    functions, questions = function_table(np.unique(circuit.kind[nodes])), np.where(low == high, DENSITY, MASS)
+    starts = REAL_SIZE * np.arange(len(nodes))
+    entries[:, REAL_LOG_NORM] = answers(functions, questions, entries.ravel(), starts, low, high)
     return entries
 
 
@@ -312,9 +313,11 @@ def _keep_touching(
     queried = leaves.queried
     empty = (circuit.kind[queried.nodes] != NodeKind.CATEGORICAL) & (leaf_mass[queried.nodes] == -np.inf)
     starts = queried.start[empty].astype(np.int64)
-    touches = np.zeros(len(starts), np.bool_)
-    if len(starts):
-        fill_touching(function_table(np.unique(queried.log_tables[starts])), queried.log_tables, starts, touches)
+    touches, logs = np.zeros(len(starts), np.bool_), queried.log_tables
+    for end in (REAL_LOW, REAL_HIGH) if len(starts) else ():
+        some = np.flatnonzero(np.isfinite(logs[starts + end]))
+        at, functions = logs[starts[some] + end], function_table(np.unique(logs[starts]))
+        touches[some] |= answers(functions, DENSITY, logs, starts[some], at, at) > -np.inf
     nodes, starts = queried.nodes[empty][touches], starts[touches]
     if not len(nodes):
         return

@@ -13,12 +13,12 @@ from certimap.circuits import properties, walks
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.evaluator import MASS, POINT, Evaluator
 from certimap.circuits.kernels import structure
-from certimap.circuits.kernels.real import fill_cell_masses
+from certimap.circuits.kernels.real import HIGH, LOG_NORM, LOW, MASS, answers
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
 from certimap.circuits.plan import ConditionedLeaves, Plan, checked, condition, fill_log_mass, leaves_of
 from certimap.circuits.prober import MixtureProber, PlanProber, flattened
 from certimap.circuits.walks import Propagation, beam
-from certimap.core.arrays import Floats, Ints32
+from certimap.core.arrays import Floats, Ints32, spans
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -213,9 +213,13 @@ def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
     first_cell = np.concatenate([[0], np.cumsum(n_cells)]).astype(np.int64)
     ends = [np.zeros(0) if e is None else np.asarray(e, np.float64) for e in edges]
     first_edge = np.concatenate([[0], np.cumsum([len(e) for e in ends])]).astype(np.int64)[variables]
-    functions, masses = function_table(np.unique(plan.log_tables[starts])), np.empty(int(first_cell[-1]))
-    cuts = (first_edge, first_cell, np.concatenate(ends))
-    fill_cell_masses(functions, plan.log_tables, starts, *cuts, LEAST_LOG_MASS, masses)
+    of_cell, at, cuts = np.repeat(starts, n_cells), spans(first_edge, n_cells), np.concatenate(ends)
+    low, high = np.maximum(cuts[at], plan.log_tables[of_cell + LOW]), cuts[at + 1]
+    high, masses = np.minimum(high, plan.log_tables[of_cell + HIGH]), np.full(len(at), -np.inf)
+    some, functions = np.flatnonzero(low < high), function_table(np.unique(plan.log_tables[starts]))
+    masses[some] = answers(functions, MASS, plan.log_tables, of_cell[some], low[some], high[some])
+    masses[some] -= plan.log_tables[of_cell[some] + LOG_NORM]
+    masses = np.where(masses > -np.inf, np.maximum(masses, LEAST_LOG_MASS), -np.inf)
     moved = np.array(plan.leaf_start)
     moved[is_real] = len(plan.log_tables) + first_cell[np.searchsorted(starts, plan.leaf_start[is_real])]
     logs = np.concatenate([plan.log_tables, masses])

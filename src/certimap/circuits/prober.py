@@ -20,7 +20,7 @@ from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.kernels.probe import CapTable, Pool, climb_rows, probe_rows
-from certimap.circuits.kernels.real import fill_peaks
+from certimap.circuits.kernels.real import peaks_in
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Array, Bytes, Floats, Ints, Ints32
@@ -254,10 +254,7 @@ class MixtureProber(PlanProber):
             if size:
                 points[:, v] = np.argmax(arrays.log_tables[starts[:, None] + np.arange(size)], axis=1)
             else:
-                ends = np.full(len(rows), view.low[v]), np.full(len(rows), view.high[v])
-                column = np.empty(len(rows))
-                fill_peaks(arrays.functions, arrays.tables, starts, *ends, column)
-                points[:, v] = column
+                points[:, v] = peaks_in(arrays.functions, arrays.tables, starts, view.low[v], view.high[v])
         return points
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
@@ -401,8 +398,8 @@ class Caps:
                 if k:
                     point[v] = float(np.argmax(arrays.log_tables[start : start + k]))
                 else:
-                    ends = self.view.low[v : v + 1], self.view.high[v : v + 1]
-                    fill_peaks(arrays.functions, arrays.tables, np.array([start]), *ends, point[v : v + 1])
+                    given = arrays.functions, arrays.tables, np.array([start])
+                    point[v] = peaks_in(*given, self.view.low[v], self.view.high[v])[0]
             stack.extend(arrays.children[arrays.child_ptr[i] : arrays.child_ptr[i + 1]].tolist())
         if np.any(np.isnan(point)):
             return None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
-from certimap.core.arrays import Flags, Floats, Ints, Words
+import numpy as np
+
+from certimap.core.arrays import Floats, Ints, Words
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.pointers import call_draw, call_real
 from certimap.kernels.random import Scalar
@@ -17,6 +19,7 @@ DENSITY, MASS, PEAK, SCALE, DRAW, SLOPE, LEAST_CURVATURE, LARGEST_CURVATURE = 0,
 LOW, HIGH, LOG_NORM, FIRST = 1, 2, 3, 4
 
 Functions = Ints
+Number = float | Floats
 
 
 @jit_part
@@ -79,35 +82,27 @@ def draw_in(
 
 
 @jit()
-def fill_log_masses(functions: Functions, tables: Floats, starts: Ints, out: Floats) -> None:
-    """Write ln of the mass of every leaf in its interval, or of its density if the interval is a point."""
+def _answer(
+    functions: Functions, questions: Ints, tables: Floats, starts: Ints, x: Floats, y: Floats, out: Floats
+) -> None:
     for i in range(len(starts)):
-        low, high = tables[starts[i] + LOW], tables[starts[i] + HIGH]
-        out[i] = ask(functions, DENSITY if low == high else MASS, tables, starts[i], low, high)
+        out[i] = ask(functions, questions[i], tables, starts[i], x[i], y[i])
 
 
-@jit()
-def fill_touching(functions: Functions, tables: Floats, starts: Ints, out: Flags) -> None:
-    """Write, for every leaf, whether its density is positive at one of the ends of its interval."""
-    for i in range(len(starts)):
-        out[i] = False
-        for end in (tables[starts[i] + LOW], tables[starts[i] + HIGH]):
-            if abs(end) < math.inf and ask(functions, DENSITY, tables, starts[i], end, end) > -math.inf:
-                out[i] = True
+def answers(
+    functions: Functions, questions: int | Ints, tables: Floats, starts: Ints, x: Number, y: Number
+) -> Floats:
+    """Return what each unrestricted leaf answers to a question about two numbers, shape (n_leaves,)."""
+    n, out = len(starts), np.empty(len(starts))
+    given = np.full(n, questions, np.int64), tables, np.asarray(starts, np.int64)
+    _answer(functions, *given, np.full(n, x, np.float64), np.full(n, y, np.float64), out)
+    return out
 
 
-@jit()
-def fill_scales(functions: Functions, tables: Floats, starts: Ints, out: Floats) -> None:
-    """Write the scale of every leaf."""
-    for i in range(len(starts)):
-        out[i] = scale_of(functions, tables, starts[i])
-
-
-@jit()
-def fill_peaks(functions: Functions, tables: Floats, starts: Ints, low: Floats, high: Floats, out: Floats) -> None:
-    """Write the maximiser of every leaf's density in [low, high]."""
-    for i in range(len(starts)):
-        out[i] = peak_in(functions, tables, starts[i], low[i], high[i])
+def peaks_in(functions: Functions, tables: Floats, starts: Ints, low: Number, high: Number) -> Floats:
+    """Return the maximiser of each leaf's density in [low, high], shape (n_leaves,); see `peak_in`."""
+    low, high = np.maximum(low, tables[starts + LOW]), np.minimum(high, tables[starts + HIGH])
+    return answers(functions, PEAK, tables, starts, low, np.maximum(low, high))
 
 
 @jit()
@@ -124,21 +119,3 @@ def mixture_log_densities(
                 total += math.exp(log_weights[i] + log_density(functions, tables, starts[i], points[k]) - top)
             top += math.log(total)
         out[k] = top
-
-
-@jit()
-def fill_cell_masses(
-    functions: Functions, tables: Floats, starts: Ints, first_edge: Ints, first_cell: Ints, edges: Floats,
-    least: float, out: Floats,
-) -> None:  # fmt: skip
-    """Write ln of the mass of every leaf in every cell of its variable.
-
-    Leaf i has `first_cell[i + 1] - first_cell[i]` cells, between neighbours of `edges` from `first_edge[i]` on.
-    Logs of possible cells are at least `least`.
-    """
-    for i in range(len(starts)):
-        at = first_edge[i]
-        for j in range(first_cell[i], first_cell[i + 1]):
-            mass = log_mass(functions, tables, starts[i], edges[at], edges[at + 1])
-            out[j] = mass if mass == -math.inf else max(mass, least)
-            at += 1
