@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,25 +107,27 @@ def touching(scopes: Iterable[Iterable[int]]) -> dict[int, list[int]]:
     return found
 
 
-def consistent(tables: Sequence[Bearing], states: dict[int, Ints], check: Callable[[], None]) -> bool:
+def consistent(
+    tables: Sequence[Bearing], states: dict[int, Ints], check: Callable[[], object] = float,
+    changed: Iterable[int] | None = None, near: Mapping[int, Sequence[int]] | None = None,
+) -> bool:  # fmt: skip
     """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
 
     `tables`: those with zeros. `states`: of each variable those left, replaced. `check`: called now and then.
-    Returns False where a variable has no state left.
+    `changed`: the tables that may have lost support, by position; None for all. `near`: the result of `touching`,
+    if known. Returns False where a variable has no state left.
     """
-    bearing = touching(t.scope for t in tables)
-    waiting, is_waiting, n_judged = deque(range(len(tables))), [True] * len(tables), 0
+    near = touching(t.scope for t in tables) if near is None else near
+    waiting, n_judged = deque(range(len(tables)) if changed is None else changed), 0
+    is_waiting = set(waiting)
     while waiting:
         if n_judged % POLL_EVERY == 0:
             check()
         n_judged += 1
         k = waiting.popleft()
-        is_waiting[k] = False
+        is_waiting.discard(k)
         scope, values, zero = tables[k]
-        for axis, v in enumerate(scope):
-            if len(states[v]) < values.shape[axis]:
-                values = values.take(states[v], axis=axis)
-        possible = values > zero
+        possible = left_of(scope, values, states) > zero
         if possible.all():
             continue
         for axis, v in enumerate(scope):
@@ -135,12 +137,20 @@ def consistent(tables: Sequence[Bearing], states: dict[int, Ints], check: Callab
             states[v] = states[v][alive]
             if not len(states[v]):
                 return False
-            for other in bearing[v]:
-                if not is_waiting[other]:
-                    is_waiting[other] = True
+            for other in near[v]:
+                if other not in is_waiting:
+                    is_waiting.add(other)
                     waiting.append(other)
             break
     return True
+
+
+def left_of(scope: Sequence[int], values: Array, states: Mapping[int, Ints]) -> Array:
+    """Return the part of a table over the states that are left."""
+    for axis, v in enumerate(scope):
+        if len(states[v]) < values.shape[axis]:
+            values = values.take(states[v], axis=axis)
+    return values
 
 
 def _take(factor: Factor, states: dict[int, Ints]) -> Factor:
@@ -148,11 +158,7 @@ def _take(factor: Factor, states: dict[int, Ints]) -> Factor:
     table = factor.log_table if factor.in_logs else factor.table
     index = tuple(int(states[v][0]) if len(states[v]) == 1 else slice(None) for v in factor.scope)
     scope = tuple(v for v in factor.scope if len(states[v]) > 1)
-    table = np.asarray(table[index])
-    for axis, v in enumerate(scope):
-        if len(states[v]) < table.shape[axis]:
-            table = table.take(states[v], axis=axis)
-    return factor.part(scope, table)
+    return factor.part(scope, left_of(scope, np.asarray(table[index]), states))
 
 
 def _impossible(domain: Domain) -> ImpossibleEvidence:

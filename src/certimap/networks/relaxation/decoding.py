@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.core.arrays import Flags, Floats, Ints
+from certimap.core.arrays import Floats, Ints
 from certimap.networks.kernels import split_tree as kernels
 from certimap.networks.kernels.split_tree import Scratch
 from certimap.networks.problem import QueryStates
@@ -51,13 +51,14 @@ def decode_possible(
     places = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
     every, n_chosen = max(1, len(tree.problem.query) // PROBES), 0
 
-    def choose(v: int, left: Mapping[int, Flags]) -> int:
+    def choose(v: int, left: Mapping[int, Ints]) -> int:
         nonlocal each, n_chosen
         if n_chosen % every == 0:
-            alive = np.concatenate([left[u] for u in tree.variables]).astype(np.uint8)
-            each = tree.probe(alive[None], clock=clock)[1][0]
+            alive = np.zeros((1, int(ptr[-1])), np.uint8)
+            alive[0, np.concatenate([places[u].start + own for u, own in left.items()])] = 1
+            each = tree.probe(alive, clock=clock)[1][0]
         n_chosen += 1
-        return int(np.argmax(np.where(left[v], each[places[v]], -np.inf)))
+        return int(left[v][np.argmax(each[places[v].start + left[v]])])
 
     return supported_states(tree.problem, should_stop, choose, {v: mask[own] > 0 for v, own in places.items()})
 
