@@ -12,8 +12,7 @@ import numpy as np
 from certimap.circuits import properties, walks
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.evaluator import MASS, POINT, Evaluator
-from certimap.circuits.kernels import structure
-from certimap.circuits.kernels.real import HIGH, LOG_NORM, LOW, MASS, answers
+from certimap.circuits.kernels import real, structure
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
 from certimap.circuits.plan import ConditionedLeaves, Plan, checked, condition, fill_log_mass, leaves_of
 from certimap.circuits.prober import MixtureProber, PlanProber, flattened
@@ -214,11 +213,11 @@ def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
     ends = [np.zeros(0) if e is None else np.asarray(e, np.float64) for e in edges]
     first_edge = np.concatenate([[0], np.cumsum([len(e) for e in ends])]).astype(np.int64)[variables]
     of_cell, at, cuts = np.repeat(starts, n_cells), spans(first_edge, n_cells), np.concatenate(ends)
-    low, high = np.maximum(cuts[at], plan.log_tables[of_cell + LOW]), cuts[at + 1]
-    high, masses = np.minimum(high, plan.log_tables[of_cell + HIGH]), np.full(len(at), -np.inf)
+    low, high = np.maximum(cuts[at], plan.log_tables[of_cell + real.LOW]), cuts[at + 1]
+    high, masses = np.minimum(high, plan.log_tables[of_cell + real.HIGH]), np.full(len(at), -np.inf)
     some, functions = np.flatnonzero(low < high), function_table(np.unique(plan.log_tables[starts]))
-    masses[some] = answers(functions, MASS, plan.log_tables, of_cell[some], low[some], high[some])
-    masses[some] -= plan.log_tables[of_cell[some] + LOG_NORM]
+    masses[some] = real.answers(functions, real.MASS, plan.log_tables, of_cell[some], low[some], high[some])
+    masses[some] -= plan.log_tables[of_cell[some] + real.LOG_NORM]
     masses = np.where(masses > -np.inf, np.maximum(masses, LEAST_LOG_MASS), -np.inf)
     moved = np.array(plan.leaf_start)
     moved[is_real] = len(plan.log_tables) + first_cell[np.searchsorted(starts, plan.leaf_start[is_real])]
