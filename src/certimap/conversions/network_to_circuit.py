@@ -23,7 +23,7 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.core.arrays import Floats, Ints, Ints8, Ints32, Words, spans, spread
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain
-from certimap.core.logs import log_sum, log_sum_runs
+from certimap.core.logs import log_of, log_sum, log_sum_runs
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.elimination import Elimination
@@ -69,6 +69,27 @@ class NodeStore:
         self._children.append(children)
         self._log_weights.append(log_weights)
         return self._add(NodeKind.SUM, n_children)
+
+    def tree(
+        self, order: Ints, parent: Ints, tables: Sequence[Floats], states: Sequence[Ints], *, is_seen: bool
+    ) -> Ints:
+        """Add a tree of variables, each with a node per state, and return its root, shape (1,).
+
+        `order`, `parent`: the variables, parents first, and the parent of each, -1 for the root. `tables`: of each
+        given its parent, a row per state of that. `is_seen`: nodes are indicators; the last have a leaf per row.
+        """
+        below: list[list[Ints]] = [[] for _ in range(len(tables) + 1)]  # the last one above the root
+        backwards: list[int] = order[::-1].tolist()
+        for i in backwards:
+            rows, nodes, up = log_of(tables[i]), states[i], int(parent[i])
+            if below[i]:
+                nodes = self.products(np.stack([nodes, *below[i]], axis=1))
+            elif is_seen:
+                below[up].append(self.leaves(i, rows))
+                continue
+            sizes = np.full(len(rows), len(nodes), np.int64)
+            below[up].append(self.sums(sizes, np.tile(nodes, len(rows)), rows.ravel()))
+        return below[-1][0]
 
     def _add(self, kind: NodeKind, n_children: Ints, variable: int = -1, n_params: int = 0) -> Ints:
         n = len(n_children)

@@ -11,14 +11,22 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from certimap.core.arrays import Ints
+from certimap.core.arrays import Array, Ints
 from certimap.core.progress import Progress
 from certimap.learn.estimator import DensityEstimator, check_count, is_late
 
 P = TypeVar("P")  # parameters
-C = TypeVar("C")  # expected counts
+C = TypeVar("C", bound="ExpectedCounts")
 B = TypeVar("B")  # a block of rows
 T = TypeVar("T")
+
+
+class ExpectedCounts(ABC):
+    """Expected counts, as arrays that are added and scaled in place."""
+
+    @property
+    @abstractmethod
+    def arrays(self) -> list[Array]: ...
 
 
 class TrainingStep(NamedTuple):
@@ -68,14 +76,6 @@ class RowPasses(ABC, Generic[P, C, B]):
         """Return the expected counts of a block and the sum of the natural-log likelihoods of its rows."""
 
     @abstractmethod
-    def add(self, total: C, counts: C) -> None:
-        """Add counts to a total in place."""
-
-    @abstractmethod
-    def move(self, running: C, counts: C, rate: float, n_batch: int) -> None:
-        """Move running counts by `rate` towards the counts of `n_batch` rows, scaled up to all rows."""
-
-    @abstractmethod
     def log_prob_of(self, parameters: P, block: B) -> float:
         """Return the sum of the natural-log likelihoods of the rows of a block."""
 
@@ -84,7 +84,8 @@ class RowPasses(ABC, Generic[P, C, B]):
         found = self._each(partial(self.counts_of, parameters), rows)
         total, log_likelihood = next(found)  # empty tables are rejected earlier
         for counts, log_prob in found:
-            self.add(total, counts)
+            for mine, new in zip(total.arrays, counts.arrays, strict=True):
+                mine += new
             log_likelihood += log_prob
         return total, log_likelihood
 
@@ -178,6 +179,9 @@ class BatchedEM(ABC, Generic[P, C]):
             rows = np.sort(order[start : start + batch])
             counts, log_likelihood = self._passes.expected_counts(self.parameters, rows)
             total += log_likelihood
-            self._passes.move(running, counts, 1.0 / (2.0 + number + b / len(cuts)), len(rows))
+            rate = 1.0 / (2.0 + number + b / len(cuts))
+            for mine, new in zip(running.arrays, counts.arrays, strict=True):  # a table at a time stays near
+                mine *= 1.0 - rate
+                mine += rate * self.n_rows / len(rows) * new
             self.parameters = self.maximise(running)
         return total

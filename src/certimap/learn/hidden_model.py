@@ -114,17 +114,10 @@ class HiddenChowLiuModel(Model):
 
     def to_circuit(self) -> Circuit:
         """Return the circuit over the observed variables: n K^2 sum edges, leaves state by state."""
-        store, k = NodeStore(self.domain), self.n_hidden
-        below: list[list[Ints]] = [[] for _ in self.emission]
-        backwards: list[int] = self.order[::-1].tolist()
-        for i in backwards:
-            states = store.leaves(i, log_of(self.emission[i]))
-            if below[i]:
-                states = store.products(np.stack([states, *below[i]], axis=1))
-            up = int(self.parent[i])
-            rows = self.transition[i] if up >= 0 else self.root_prior[None]
-            sums = store.sums(np.full(len(rows), k), np.tile(states, len(rows)), log_of(rows).ravel())
-            below[up].append(sums)
+        store, pairs = NodeStore(self.domain), zip(self.parent, self.transition, strict=True)
+        states = [store.leaves(i, log_of(table)) for i, table in enumerate(self.emission)]
+        tables = [self.root_prior[None] if up < 0 else table for up, table in pairs]
+        store.tree(self.order, self.parent, tables, states, is_seen=False)
         return store.circuit()
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:

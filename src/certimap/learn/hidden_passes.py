@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from certimap.core.arrays import Floats, Floats32, Ints, Ints32, spans
+from certimap.core.arrays import Array, Floats, Floats32, Ints, Ints32, spans
 from certimap.core.domain import Domain
-from certimap.learn.batched_em import RowPasses
+from certimap.learn.batched_em import ExpectedCounts, RowPasses
 from certimap.learn.clusters import mix
 from certimap.learn.kernels.rows import absorb_message, add_rows, divide_out, k_means, number_patterns
 
@@ -28,12 +28,16 @@ TIE_BREAKING = 1e-3  # spreads equal rows over several states
 
 
 @dataclass
-class Counts:
+class Counts(ExpectedCounts):
     """Expected counts: `root` (K,), `transition` (n, K, K; float32), `emission` (total_states + n, K)."""
 
     root: Floats
     transition: Floats32
     emission: Floats
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [self.root, self.emission, *self.transition]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,20 +128,29 @@ class Passes(RowPasses[Parameters, Counts, PatternBlock]):
         return self._patterns.blocks(rows, most // self.n_hidden)
 
     def counts_of(self, parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
-        return _block_counts(parameters, block)
-
-    def add(self, total: Counts, counts: Counts) -> None:
-        total.root += counts.root
-        total.transition += counts.transition
-        total.emission += counts.emission
-
-    def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
-        weight = self.n_rows / n_batch
-        running.root += rate * (weight * counts.root - running.root)
-        running.emission += rate * (weight * counts.emission - running.emission)
-        for mine, new in zip(running.transition, counts.transition, strict=True):  # a table at a time stays near
-            mine *= np.float32(1.0 - rate)
-            mine += np.float32(rate * weight) * new
+        upward, k = _upward(parameters, block), parameters.n_hidden
+        # The downward flow sums the posterior of the latent variable over the rows of each pattern; it overwrites
+        # each belief after its last use.
+        flows, messages = upward.beliefs, upward.messages
+        transition = np.zeros((len(flows), k, k), np.float32)
+        emission = np.zeros((len(parameters.emission), k), np.float32)
+        order: list[int] = parameters.order.tolist()
+        root = order[0]
+        flows[root] *= parameters.root_prior
+        total = flows[root].sum(axis=1, keepdims=True)
+        flows[root] *= upward.n_rows[:, None].astype(np.float32) / np.where(total > 0.0, total, np.float32(np.inf))
+        for i in order:
+            up = int(parameters.parent[i])
+            if up >= 0:
+                weights = np.zeros_like(messages[i])
+                add_rows(flows[up], block.below(i, up), weights)
+                divide_out(weights, messages[i])
+                np.matmul(weights.T, flows[i], out=transition[i])
+                transition[i] *= parameters.transition[i]
+                flows[i] *= weights @ parameters.transition[i]
+            add_rows(flows[i], (parameters.offsets[i] + block.codes[i]).astype(np.int32), emission)
+        root_counts = flows[root].sum(axis=0, dtype=np.float64)
+        return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
 
     def log_prob_of(self, parameters: Parameters, block: PatternBlock) -> float:
         return _upward(parameters, block).log_prob
@@ -167,33 +180,6 @@ def _upward(parameters: Parameters, block: PatternBlock) -> _Upward:
     with np.errstate(divide="ignore"):
         log_prob = log_scales[root] + np.log(beliefs[root] @ parameters.root_prior)
     return _Upward(beliefs, messages, n_rows, float(n_rows @ log_prob))
-
-
-def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
-    """Return the expected counts of a block and the sum of ln p over its rows."""
-    upward, k = _upward(parameters, block), parameters.n_hidden
-    # The downward flow sums the posterior of the latent variable over the rows of each pattern; it overwrites each
-    # belief after its last use.
-    flows, messages = upward.beliefs, upward.messages
-    transition = np.zeros((len(flows), k, k), np.float32)
-    emission = np.zeros((len(parameters.emission), k), np.float32)
-    order: list[int] = parameters.order.tolist()
-    root = order[0]
-    flows[root] *= parameters.root_prior
-    total = flows[root].sum(axis=1, keepdims=True)
-    flows[root] *= upward.n_rows[:, None].astype(np.float32) / np.where(total > 0.0, total, np.float32(np.inf))
-    for i in order:
-        up = int(parameters.parent[i])
-        if up >= 0:
-            weights = np.zeros_like(messages[i])
-            add_rows(flows[up], block.below(i, up), weights)
-            divide_out(weights, messages[i])
-            np.matmul(weights.T, flows[i], out=transition[i])
-            transition[i] *= parameters.transition[i]
-            flows[i] *= weights @ parameters.transition[i]
-        add_rows(flows[i], (parameters.offsets[i] + block.codes[i]).astype(np.int32), emission)
-    root_counts = flows[root].sum(axis=0, dtype=np.float64)
-    return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob
 
 
 def neighbourhoods(parent: Ints) -> list[list[int]]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arguments import keywords_hinted, shown
-from certimap.core.arrays import Floats, Ints
+from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.domain import Domain
 from certimap.errors import DataError
-from certimap.learn.batched_em import BatchedEM, BatchLearner, RowPasses
+from certimap.learn.batched_em import BatchedEM, BatchLearner, ExpectedCounts, RowPasses
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import (
     LearnerSettings,
@@ -33,7 +33,7 @@ BLOCK_NUMBERS = 1 << 24  # values and products of one block
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(ExpectedCounts):
     """Numbers of a circuit, or expected counts of them."""
 
     weights: list[Floats]  # of each region's sums, (sums, products), products split by split; empty for pixels
@@ -42,7 +42,7 @@ class Tables:
     leaves: list[Floats]
 
     @property
-    def arrays(self) -> list[Floats]:
+    def arrays(self) -> list[Array]:
         return [*self.weights, *self.leaves]
 
 
@@ -74,16 +74,6 @@ class RegionPasses(RowPasses[Tables, Tables, Ints]):
     def blocks(self, rows: Ints | None) -> list[Ints]:
         codes = self.codes if rows is None else self.codes[rows]
         return [codes[a : a + self.block] for a in range(0, len(codes), self.block)]
-
-    def add(self, total: Tables, counts: Tables) -> None:
-        for mine, new in zip(total.arrays, counts.arrays, strict=True):
-            mine += new
-
-    def move(self, running: Tables, counts: Tables, rate: float, n_batch: int) -> None:
-        keep, weight = 1.0 - rate, rate * self.n_rows / n_batch
-        for mine, new in zip(running.arrays, counts.arrays, strict=True):
-            mine *= keep
-            mine += weight * new
 
     def log_prob_of(self, parameters: Tables, block: Ints) -> float:
         return float(self._upward(parameters, block).log_probs.sum())

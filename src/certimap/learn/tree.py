@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import Circuit
+from certimap.conversions.network_to_circuit import NodeStore
 from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
+from certimap.core.logs import log_of
 from certimap.core.progress import Progress
 from certimap.errors import DataError, ModelError
 from certimap.learn.clusters import first_shares
@@ -26,6 +28,7 @@ from certimap.learn.estimator import (
     Seed,
     check_count,
     check_real,
+    score_samples,
     single_threaded_blas,
     split_rows,
 )
@@ -65,7 +68,7 @@ class Tree:
         """Return ln p of the known cells of each row, shape (n_rows,)."""
         positions = points.astype(np.int64)
         if np.any(positions < 0):
-            return self._log_marginals(positions)
+            return score_samples(self.to_network(), DataTable(self.domain, points))
         out = np.zeros(len(points))
         for i, up in enumerate(self.parent.tolist()):
             row = np.zeros(len(points), np.int64) if up < 0 else positions[:, up]
@@ -74,51 +77,15 @@ class Tree:
             out += log_table[row, positions[:, i]]
         return out
 
-    def _log_marginals(self, positions: Ints) -> Floats:
-        """Sum missing values (-1) out: messages from the leaves to the root, scaled to maximum 1."""
-        logs = np.zeros(len(positions))
-        inside: list[Floats] = [np.ones((len(positions), int(size))) for size in self.domain.n_states]
-        backwards: list[int] = self.order[::-1].tolist()
-        for i in backwards:
-            seen = np.flatnonzero(positions[:, i] >= 0)
-            other = np.ones(inside[i].shape, np.bool_)
-            other[seen] = False
-            other[seen, positions[seen, i]] = True
-            message: Floats = np.where(other, inside[i], 0.0) @ self.tables[i].T
-            top: Floats = message.max(axis=1)
-            with np.errstate(divide="ignore"):
-                logs += np.log(top)
-            message /= np.where(top > 0.0, top, 1.0)[:, None]
-            up = int(self.parent[i])
-            if up >= 0:
-                inside[up] *= message
-        return logs
-
-    def add_to(self, builder: CircuitBuilder, indicators: list[list[int]]) -> int:
-        """Add the tree to a circuit and return its root; `indicators[i][s]` are the leaves to use."""
-        below: dict[int, list[list[int]]] = {}
-        backwards: list[int] = self.order[::-1].tolist()
-        for i in backwards:
-            with np.errstate(divide="ignore"):
-                log_table: list[list[float]] = np.log(self.tables[i]).tolist()
-            hanging = below.pop(i, None)
-            if hanging is None:
-                sums = [builder.categorical(i, log_weights=row) for row in log_table]
-            else:
-                parts = [builder.product([leaf, *more]) for leaf, more in zip(indicators[i], hanging, strict=True)]
-                sums = [builder.sum(parts, log_weights=row) for row in log_table]
-            up = int(self.parent[i])
-            if up < 0:
-                return sums[0]
-            for own, node in zip(below.setdefault(up, [[] for _ in sums]), sums, strict=True):
-                own.append(node)
-        raise AssertionError("the order ends at the root")
+    def add_to(self, store: NodeStore, indicators: list[Ints]) -> Ints:
+        """Add the tree to a circuit and return its root; `indicators[i]` are the leaves to use, by state."""
+        return store.tree(self.order, self.parent, self.tables, indicators, is_seen=True)
 
     def to_circuit(self) -> Circuit:
         """Return the circuit; each sum of an inner variable is deterministic in that variable."""
-        builder = CircuitBuilder(self.domain)
-        self.add_to(builder, indicator_leaves(builder))
-        return builder.build(normalised=False)
+        store = NodeStore(self.domain)
+        self.add_to(store, indicator_leaves(store))
+        return store.circuit()
 
     def to_network(self) -> BayesianNetwork:
         """Return the Bayesian network."""
@@ -195,10 +162,9 @@ def chow_liu(
     return learned.model_ if form is None else learned.to_network() if form == "network" else learned.to_circuit()
 
 
-def indicator_leaves(builder: CircuitBuilder) -> list[list[int]]:
+def indicator_leaves(store: NodeStore) -> list[Ints]:
     """Add the indicators of all states and return them by variable and state."""
-    sizes = builder.domain.n_states.tolist()
-    return [[builder.indicator(i, s) for s in range(size)] for i, size in enumerate(sizes)]
+    return [store.leaves(i, log_of(np.eye(size))) for i, size in enumerate(store.domain.n_states.tolist())]
 
 
 def check_smoothing(smoothing: float) -> None:
@@ -320,12 +286,12 @@ class ChowLiuMixture(DensityEstimator):
         judge = None if held_out is None else bars.coded(held_out)
         with single_threaded_blas():
             self._climb(*split_rows(bars.coded(rows), judge, HELD_OUT, self.seed_))
-        builder = CircuitBuilder(bars.cut)
-        leaves = indicator_leaves(builder)
-        roots = [tree.add_to(builder, leaves) for tree in self.trees_]
+        store = NodeStore(bars.cut)
+        leaves = indicator_leaves(store)
+        roots = np.concatenate([tree.add_to(store, leaves) for tree in self.trees_])
         if len(roots) > 1:
-            builder.sum(roots, log_weights=np.log(self.weights_).tolist())
-        self.model_ = bars.to_circuit(builder.build(normalised=False))
+            store.sums(np.array([len(roots)]), roots, np.log(self.weights_))
+        self.model_ = bars.to_circuit(store.circuit())
 
     def _climb(self, rows: DataTable, held_out: DataTable | None) -> None:
         """Alternate trees and responsibilities, and keep the best mixture on the held-out rows."""
