@@ -112,9 +112,16 @@ def targets() -> dict[str, Target]:
         prepare(path)
         evidence(path)
 
+    def diagram(path: Path) -> None:
+        for suffix, data in seeds.DIAGRAM.items():
+            if path.suffix != f".{suffix}" and not path.with_suffix(f".{suffix}").exists():
+                path.with_suffix(f".{suffix}").write_bytes(data)
+        read(path.with_suffix(".uai"))
+
     typed = (CertimapError,)
     return {
         **{name: Target(name, texts, read) for name, texts in seeds.FORMATS.items()},
+        **{f"diagram.{suffix}": Target(suffix, (text,), diagram) for suffix, text in seeds.DIAGRAM.items()},
         "pyjuice": Target("jpc", seeds.pyjuice_seeds(), read),
         "circuit": Target("json", (seeds.DEEPROB, seeds.SPARC, seeds.LINEAR), read),
         "weights": Target(

@@ -67,6 +67,45 @@ PGMX = b"""<?xml version="1.0"?><ProbModelXML formatVersion="0.2.0"><ProbNet typ
 <Potential type="Table"><Variables><Variable name="C"/><Variable name="B"/></Variables><Values>.1 .9 0 1</Values>
 </Potential></Branch></Branches></Potential></Potentials></ProbNet></ProbModelXML>
 """
+NET_ID = b"""net { limited_memory = "yes"; }
+node A { states = ("lo" "hi"); } decision D { states = ("x" "y" "z"); }
+utility U { } utility V { }
+potential (A) { data = (.3 .7); }
+potential (D | A) { }
+potential (U | A D) { data = ((1 -2 3e5)(0 0 .5)); }
+potential (V) { data = -1; }
+"""
+XDSL_ID = b"""<smile version="1.0" id="n"><nodes>
+<cpt id="A"><state id="lo"/><state id="hi"/><probabilities>.3 .7</probabilities></cpt>
+<decision id="D"><state id="x"/><state id="y"/><parents>A</parents></decision>
+<utility id="U"><parents>A D</parents><utilities>1 -2 3 0</utilities></utility>
+<utility id="V"><parents>D</parents><utilities>1e3 -.5</utilities></utility>
+<mau id="S"><parents>U V</parents><weights>1 -2</weights></mau></nodes></smile>
+"""
+XMLBIF_ID = b"""<BIF VERSION="0.3"><NETWORK><PROPERTY>limited_memory</PROPERTY>
+<VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>lo</OUTCOME><OUTCOME>hi</OUTCOME></VARIABLE>
+<VARIABLE TYPE="decision"><NAME>D</NAME><OUTCOME>x</OUTCOME><OUTCOME>y</OUTCOME></VARIABLE>
+<VARIABLE TYPE="utility"><NAME>U</NAME><OUTCOME>0</OUTCOME></VARIABLE>
+<DEFINITION><FOR>A</FOR><TABLE>.3 .7</TABLE></DEFINITION><DEFINITION><FOR>D</FOR><GIVEN>A</GIVEN></DEFINITION>
+<DEFINITION><FOR>U</FOR><GIVEN>A</GIVEN><GIVEN>D</GIVEN><TABLE>1 -2 3 0</TABLE></DEFINITION></NETWORK></BIF>
+"""
+PGMX_ID = b"""<ProbModelXML><ProbNet type="InfluenceDiagram"><Variables>
+<Variable name="A" type="finiteStates" role="chance"><States><State name="lo"/><State name="hi"/></States>
+</Variable>
+<Variable name="D" type="finiteStates" role="decision"><States><State name="x"/><State name="y"/></States>
+</Variable>
+<Variable name="U" type="numeric" role="utility"/><Variable name="S" type="numeric" role="utility"/></Variables>
+<Links><Link directed="true"><Variable name="A"/><Variable name="D"/></Link></Links><Potentials>
+<Potential type="Sum" role="utility"><UtilityVariable name="S"/><Variables><Variable name="U"/></Variables>
+</Potential><Potential type="Table"><Variables><Variable name="A"/></Variables><Values>.3 .7</Values></Potential>
+<Potential type="Table" role="utility"><UtilityVariable name="U"/><Variables><Variable name="D"/>
+<Variable name="A"/></Variables><Values>1 -2 3 0</Values></Potential></Potentials></ProbNet></ProbModelXML>
+"""
+DIAGRAM = {
+    "uai": b"ID\n4\n2 2 2 3\n4\n1 0\n2 0 1\n2 0 2\n2 2 3\n\n2 .3 .7\n4 .1 .9 .5 .5\n4 1 -2 3 0\n6 1 2 3 4 5 -6\n",
+    "id": b"4\nC C D D\n4\nP P U U\n",
+    "pvo": b"4;\n4;\n0;\n3;\n2;\n1;\n",
+}
 DNE = b"""// ~->[DNET-1]->~
 bnet N { whenchanged = 1; visual V { x = (1, 2); };
 node A { kind = NATURE; discrete = TRUE; states = (lo, hi); parents = (); probs = (.3, .7); title = "a;"; };
@@ -139,10 +178,10 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "bif": (BIF,),
     "uai": (UAI, MARKOV),
     "spn": (SPN,),
-    "net": (NET,),
-    "xdsl": (XDSL, DYNAMIC),
-    "xmlbif": (XMLBIF,),
-    "pgmx": (PGMX,),
+    "net": (NET, NET_ID),
+    "xdsl": (XDSL, DYNAMIC, XDSL_ID),
+    "xmlbif": (XMLBIF, XMLBIF_ID),
+    "pgmx": (PGMX, PGMX_ID),
     "dne": (DNE,),
     "dsl": (DSL,),
     "dsc": (DSC,),
@@ -208,6 +247,9 @@ def native_seeds() -> tuple[bytes, ...]:
                 [half, half],
             )
         )
+        path = Path(folder) / "m.net"
+        path.write_bytes(NET_ID)
+        models.append(read(path))
         files: list[bytes] = []
         for model in models:
             path = Path(folder) / "m.npz"

@@ -17,6 +17,7 @@ from certimap.core.control import Control, Limits, TimeUp
 from certimap.core.domain import Domain, Real
 from certimap.core.model import Model
 from certimap.core.query import Query, make_query
+from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ModelError
 from certimap.networks.network import Network
 from certimap.solvers.registry import expected
@@ -74,6 +75,13 @@ def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:
             "induced_width": size.induced_width,
             "log2_largest_table": size.log2_largest,
             "estimated_circuit_edges": size.n_edges,
+        }
+    if isinstance(source, DecisionNetwork):
+        knowing = {name: ", ".join(source.information(name)) or "nothing" for name in source.decisions}
+        return {
+            "decisions": [f"{name}, knowing {known}" for name, known in knowing.items()],
+            "limited_memory": source.limited_memory,
+            "utilities": [utility.name for utility in source.utilities],
         }
     from certimap.circuits import properties
     from certimap.circuits.circuit import Circuit

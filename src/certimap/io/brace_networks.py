@@ -7,10 +7,13 @@ parsed in one sweep.
 
 The node's own states vary fastest, then the last parent's. Positions, labels and other fields are ignored.
 
-`.net`: discrete chance nodes and their potentials; a potential without data is uniform.
+`.net`: discrete chance nodes, decisions and utilities, and their potentials; one without data is uniform. What is
+known at a decision stays known, unless certimap wrote `limited_memory = "yes"` into the net.
 
     node A { states = ("yes" "no"); label = "..."; position = (1 2); }
     potential (A | B C) { data = ((.1 .9)(.2 .8) ...); }
+    decision D { states = ("go" "stay"); }    potential (D | A) { }
+    utility U { }                             potential (U | A D) { data = ((10 -2)(0 0)); }
 
 `.dne` (DNET), and the `.dsl` of the 1990s, which differs in words. In a .dne, a continuous node needs levels that
 cut it into intervals. Constants, titles and findings are ignored.
@@ -39,10 +42,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ParseError
 from certimap.io.declared import Declared, Rows
 from certimap.io.files import AnyPath, LineCounter, after, cut, line_of, read_text, write_text
-from certimap.io.words import Numbers, numbers_of, written, written_names, written_rows
+from certimap.io.words import Numbers, numbers_of, written, written_names, written_nodes, written_rows
 from certimap.networks.bayesian import BayesianNetwork
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
@@ -164,7 +168,7 @@ class Braces:
         entry = self.entry(block, key)
         return default if entry is None else entry.value
 
-    def numbers(self, entry: BraceEntry, what: str) -> Numbers:
+    def numbers(self, entry: BraceEntry, what: str, kind: str = "probability") -> Numbers:
         """Read a list of numbers, ignoring parentheses."""
 
         def refused(text: str, k: int) -> ParseError:
@@ -172,7 +176,8 @@ class Braces:
             return self.fail(text, self.text.find(entry.value, entry.at) + word.start())
 
         words = entry.value.translate(_LIST).split()
-        return numbers_of(words, f"in the table of {what} is no probability", refused)
+        told = f"in the table of {what} is no {kind}"
+        return numbers_of(words, told, refused, kind == "utility")
 
 
 def words_of(text: str) -> list[str]:
@@ -190,12 +195,11 @@ _POTENTIAL = re.compile(r"potential\s*\((.*)\)\s*", re.DOTALL)
 _NET_NODE = re.compile(
     r"(?:(discrete|continuous)\s+)?(?:chance\s+)?(node|decision|utility|function|instance)\s+(\S.*)"
 )
-_REFUSED = {"decision": "a decision", "instance": "an instance of a class"}
-_NO_BLOCK = "{} begins no block; expected net, node or potential"
+_NO_BLOCK = "{} begins no block; expected net, node, decision, utility or potential"
 
 
-def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network; decisions, utilities, functions, continuous nodes and expressions are refused.
+def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
+    """Read a network; functions, continuous nodes, instances of classes and expressions are refused.
 
     ProbLog's files begin with a comment of their own; their labels are the atoms that nodes are named after.
     """
@@ -204,7 +208,7 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     declared = Declared(path)
     for entry in source.root.statements:
         raise source.fail(_NO_BLOCK.format(cut(entry.value)), entry.at)
-    for block in source.root.blocks:
+    for block in sorted(source.root.blocks, key=lambda block: bool(_POTENTIAL.fullmatch(block.head))):
         potential = _POTENTIAL.fullmatch(block.head)
         if potential:
             _read_potential(source, declared, block, potential[1])
@@ -213,7 +217,9 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
             raise source.fail(text, block.at)
         elif block.words[:1] != ["net"]:
             _read_net_node(source, declared, block, has_titles=text.startswith("%% Hugin Net:"))
-    return declared.network()
+        else:
+            declared.limited_memory = words_of(source.value(block, "limited_memory")) == ["yes"]
+    return declared.model()
 
 
 def _read_net_node(source: Braces, declared: Declared, block: BraceBlock, *, has_titles: bool) -> None:
@@ -221,13 +227,13 @@ def _read_net_node(source: Braces, declared: Declared, block: BraceBlock, *, has
     if found is None:
         raise source.fail(_NO_BLOCK.format(cut(block.head)), block.at)
     name = found[3]
-    if found[1] == "continuous" or found[2] != "node":
-        what = "a continuous node" if found[1] == "continuous" else _REFUSED.get(found[2], f"a {found[2]} node")
-        raise source.fail(f"{cut(name)} is {what}; expected discrete chance nodes", block.at)
+    if found[1] == "continuous" or found[2] in ("function", "instance"):
+        what = found[1] if found[1] == "continuous" else found[2]
+        raise source.fail(f"{cut(name)} is of the kind {what}; expected discrete nodes", block.at)
     states = source.entry(block, "states")
-    if states is None:
+    if states is None and found[2] != "utility":
         raise source.fail(f'node {cut(name)} has no states; expected states = ("A" "B");', block.at)
-    declared.variable(name, words_of(states.value), source.line(block.at))
+    declared.variable(name, words_of(states.value if states else ""), source.line(block.at), found[2])
     if has_titles and (label := " ".join(words_of(source.value(block, "label")))):
         declared.titles[name] = label
 
@@ -239,29 +245,31 @@ def _read_potential(source: Braces, declared: Declared, block: BraceBlock, heade
     if len(names) != 1:
         text = f"the potential of {cut(own.strip())} is of {len(names)} variables"
         raise source.fail(f"{text}; expected one, and behind a bar its parents", block.at)
-    data = source.entry(block, "data")
+    data, kind = source.entry(block, "data"), declared.number_kind(names[0])
     if data is not None:
-        declared.table(names[0], words_of(given), source.numbers(data, cut(names[0])), line)
+        declared.table(names[0], words_of(given), source.numbers(data, cut(names[0]), kind), line)
+    elif kind == "utility":
+        raise source.fail(f"the potential of {names[0]!r} has no data; expected utilities", block.at)
     elif "model_data" in block.entries:
         raise source.fail(f"the potential of {names[0]!r} is given by expressions; expected data", block.at)
     else:
         declared.uniform(names[0], words_of(given), line)
 
 
-def write_net(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network, states as text; labels keep names that are no identifiers."""
-    names = written_names(model, path, states_too=False)
-    lines = ["net { }"]
-    for name, states, label in zip(names.names, names.states, names.labels, strict=True):
-        texts = " ".join(map(quoted, states))
+def write_net(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
+    """Write a network, states as text; labels keep names that are no identifiers."""
+    names, nodes = written_names(model, path, states_too=False), written_nodes(model)
+    is_limited = isinstance(model, DecisionNetwork) and model.limited_memory
+    lines = ['net { limited_memory = "yes"; }' if is_limited else "net { }"]
+    for node, name, states, label in zip(nodes, names.names, names.states, names.labels, strict=True):
+        texts = f"  states = ({' '.join(map(quoted, states))});" if states else ""
         title = "" if label == name else f" label = {quoted(label)};"
-        lines += [f"node {name} {{", f"  states = ({texts});{title}", "}"]
-    for factor in model.factors:
-        *parents, child = factor.scope
-        given = f" | {' '.join(names.names[p] for p in parents)}" if parents else ""
-        lines.append(f"potential ({names.names[child]}{given}) {{")
-        lines += [f"  data = {nested(written(factor), factor.shape)};", "}"]
-    write_text(path, "\n".join(lines) + "\n")
+        lines += [f"{node.kind} {name} {{", texts + title, "}"]
+    for node, name in zip(nodes, names.names, strict=True):
+        given = f" | {' '.join(names.names[p] for p in node.parents)}" if node.parents else ""
+        lines.append(f"potential ({name}{given}) {{")
+        lines += [f"  data = {nested(node.words, node.shape)};" if node.words else "", "}"]
+    write_text(path, "\n".join(line for line in lines if line) + "\n")
 
 
 def nested(numbers: list[str], shape: tuple[int, ...], between: str = " ") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +13,14 @@ import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Variable
+from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.errors import ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut, parsing
 from certimap.io.words import Numbers
 from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
+from certimap.networks.reduction import ancestors
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
 Build = Callable[[Categorical, list[Categorical]], Floats]
@@ -40,7 +43,10 @@ class Declared:
 
     def __init__(self, path: AnyPath) -> None:
         self.path = path
-        self.variables: dict[str, Categorical] = {}
+        self.variables: dict[str, Categorical] = {}  # and utilities, with one state
+        self.kinds: dict[str, str] = {}  # "decision", "utility", "sum" or any other word for a chance variable
+        self.limited_memory = False
+        self._sums: dict[str, dict[str, float]] = {}  # by utility or sum, its weight in each sum
         self.titles: dict[str, str] = {}  # the variables' names in the model, where the file has shortened them
         self._lines: dict[str, int | None] = {}
         self._nodes: dict[str, _Node] = {}
@@ -49,18 +55,37 @@ class Declared:
     def fail(self, message: str, line: int | None = None) -> ParseError:
         return ParseError(message, self.path, line)
 
-    def variable(self, name: str, states: Sequence[str], line: int | None) -> None:
-        """Declare a variable."""
-        if name in self.variables:
+    def variable(self, name: str, states: Sequence[str], line: int | None, kind: str = "chance") -> None:
+        """Declare a variable, or a utility, whose states do not count."""
+        if name in self.kinds:
             raise self.fail(f"variable {cut(name)} is declared twice; expected once", line)
         with parsing(self.path, line):
-            self.variables[name] = Categorical(name, tuple(states))
-        self._lines[name] = line
+            self.variables[name] = Categorical(name, ("utility",) if kind == "utility" else tuple(states))
+        self._lines[name], self.kinds[name] = line, kind
+
+    def number_kind(self, name: str) -> str:
+        """Return what the table of a variable holds: "utility" or "probability"."""
+        return "utility" if self.kinds.get(name) == "utility" else "probability"
+
+    def total(self, name: str, parts: Sequence[str], weights: Sequence[float], line: int | None) -> None:
+        """Declare a weighted sum of utilities declared before, which then count in it alone."""
+        if name in self.kinds or len(weights) != len(parts):
+            raise self.fail(
+                f"the sum {cut(name)} has {len(weights)} weights; expected one per utility, once", line
+            )
+        for part, weight in zip(parts, weights, strict=True):
+            if self.kinds.get(part) not in ("utility", "sum"):
+                raise self.fail(f"{cut(part)} in the sum {cut(name)} is no utility above it", line)
+            self._sums.setdefault(part, {})[name] = weight
+        self.kinds[name] = "sum"
 
     def table(
         self, name: str, parents: Sequence[str], numbers: Numbers, line: int | None, *, first_fastest: bool = False
     ) -> None:
-        """Give a variable its table: its own states fastest, then its last parent, or its first one."""
+        """Give a variable its table: its own states fastest, then its last parent, or its first one.
+
+        A decision's parents are what is seen before it, and it has no entries.
+        """
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = [v.n_states for v in above]
@@ -213,6 +238,13 @@ class Declared:
         self._nodes[name] = _Node(tuple(parents), line, pieces, rows or {})
 
     def network(self) -> BayesianNetwork:
+        """Return the network as `model` does; ParseError where it has decisions or utilities."""
+        model = self.model()
+        if not isinstance(model, BayesianNetwork):
+            raise self.fail("has decisions or utilities; expected chance variables alone")
+        return model
+
+    def model(self) -> BayesianNetwork | DecisionNetwork:
         """Return the network; warn once when rows add to 1 within 1e-3 but not within 1e-6: they are rescaled.
 
         Raises ParseError for an unknown variable, a variable without a table, a table of the wrong size, a row
@@ -222,16 +254,18 @@ class Declared:
             raise self.fail("declares no variable; at least one is needed")
         for name, node in self._nodes.items():
             for word in (name, *node.parents):
-                if word not in self.variables:
+                if word not in self.variables or (word != name and self.kinds[word] == "utility"):
                     raise self.fail(
                         f"{cut(word)} in the table of {cut(name)} is no variable of the file"
                         f"{did_you_mean(word, self.variables)}",
                         node.line,
                     )
-        found = [piece for name in self.variables for piece in self._pieces(name)]
+        names = {kind: [n for n, own in self.kinds.items() if own == kind] for kind in ("decision", "utility")}
+        chance = [n for n, kind in self.kinds.items() if kind not in (*names, "sum")]
+        found = [piece for name in chance for piece in self._pieces(name)]
         helpers = [name for _, name, _, _ in found if name not in self.variables]  # of noisy nodes
         added = [Categorical(name, self.variables[name.rpartition(":max:")[0]].states) for name in helpers]
-        domain = Domain([*self.variables.values(), *added])
+        domain = Domain([*(v for n, v in self.variables.items() if n not in names["utility"]), *added])
         normalise = RowNormaliser(str(self.path))
         cpts: list[Factor] = []
         for parents, name, numbers, node in found:
@@ -247,9 +281,37 @@ class Declared:
             cpts.append(factor)
         normalise.warn()
         with parsing(self.path):
+            if names["decision"] or names["utility"]:
+                decisions, utilities = self._in_time(names["decision"], domain, cpts), self._weighted(domain)
+                return DecisionNetwork(domain, cpts, decisions, utilities, self.limited_memory, helpers)
             if self.titles:
                 domain = Domain(replace(v, name=self.titles.get(v.name, v.name)) for v in domain)
             return BayesianNetwork(domain, cpts, helpers)
+
+    def _in_time(self, names: Sequence[str], domain: Domain, cpts: Sequence[Factor]) -> dict[str, tuple[str, ...]]:
+        """Return the decisions and what each sees, in the order of arcs, else of the file."""
+        seen = {name: self._nodes[name].parents if name in self._nodes else () for name in names}
+        above = {f.scope[-1]: f.scope[:-1] for f in cpts}
+        above |= {domain.index(name): tuple(map(domain.index, own)) for name, own in seen.items()}
+        parents, own = [above[v] for v in range(len(domain))], set(map(domain.index, names))
+        rank = {name: len(own & ancestors(parents, {domain.index(name)})) for name in names}
+        if not self.limited_memory and len(set(rank.values())) < len(rank):
+            a, b = next(two for two in itertools.combinations(rank, 2) if rank[two[0]] == rank[two[1]])
+            told = f"no arcs put decisions {a!r} and {b!r} in order; what is known at the first"
+            warnings.warn(f"{self.path}: {told} is known at the second", stacklevel=4)
+        return {name: seen[name] for name in sorted(names, key=rank.__getitem__)}
+
+    def _weighted(self, domain: Domain) -> list[Utility]:
+        """Return the utilities, each times its weight in the sum of all."""
+        weights, found = dict[str, float](), list[Utility]()
+        for name, kind in reversed(self.kinds.items()):
+            if kind in ("utility", "sum"):
+                sums = self._sums.get(name, {})
+                weights[name] = sum(weight * weights[total] for total, weight in sums.items()) if sums else 1.0
+            for parents, _, numbers, _ in self._pieces(name) if kind == "utility" else ():
+                scope = tuple(map(domain.index, parents))
+                found.append(Utility(name, scope, weights[name] * numbers.values[..., 0]))
+        return found[::-1]
 
     def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, _Node]]:
         node = self._nodes.get(name)

@@ -44,6 +44,7 @@ def table_of(*formats: Format) -> dict[str, Format]:
 
 
 _BAYESIAN = ("certimap.networks.bayesian:BayesianNetwork",)
+_DECISIONS = ("certimap.decisions.network:DecisionNetwork",)
 _MARKOV = ("certimap.networks.network:MarkovNetwork",)
 _CIRCUIT = ("certimap.circuits.circuit:Circuit",)
 _LINEAR_GAUSSIAN = ("certimap.densities.linear_gaussian:LinearGaussianNetwork",)
@@ -57,23 +58,22 @@ def _format(
     return Format(name, holds, Named(f"certimap.io.{reader}"), write, writes, **more)
 
 
-def _of_networks(name: str, module: str, what: str, program: str = "") -> Format:
-    """Return a format for Bayesian networks only."""
-    return _format(
-        name, f"Bayesian networks{program}", f"{module}:read_{what}", f"{module}:write_{what}", _BAYESIAN
-    )
+def _of_networks(name: str, module: str, what: str, program: str = "", decisions: bool = False) -> Format:
+    """Return a format for Bayesian networks, and for decision networks too."""
+    holds, kinds = f"Bayesian {'and decision ' * decisions}networks{program}", _BAYESIAN + _DECISIONS * decisions
+    return _format(name, holds, f"{module}:read_{what}", f"{module}:write_{what}", kinds)
 
 
 FORMATS: dict[str, Format] = table_of(
     _of_networks("bif", "bif", "bif"),
-    _format("uai", "Bayesian and Markov networks", "uai:read_uai", "uai:write_uai", _BAYESIAN + _MARKOV),
-    _of_networks("net", "brace_networks", "net", " (Hugin)"),
-    _of_networks("xdsl", "xml_files", "xdsl", " (GeNIe)"),
+    _format("uai", "networks of all kinds", "uai:read_uai", "uai:write_uai", _BAYESIAN + _MARKOV + _DECISIONS),
+    _of_networks("net", "brace_networks", "net", " (Hugin)", True),
+    _of_networks("xdsl", "xml_files", "xdsl", " (GeNIe)", True),
     _of_networks("dsl", "brace_networks", "dsl", " (GeNIe)"),
     _of_networks("dne", "brace_networks", "dne", " (Netica)"),
     _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
-    _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)"),
-    *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),
+    _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)", True),
+    *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)", True) for name in ("xmlbif", "bifxml", "xml")),
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
     _format(
         "json",

@@ -24,6 +24,7 @@ from certimap.core.columns import ColumnNote, ColumnNotes
 from certimap.core.domain import Categorical, Domain, Label, Real, Variable
 from certimap.core.model import Model
 from certimap.core.named import at
+from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.array_files import ArrayParts, read_arrays, write_arrays
@@ -197,7 +198,7 @@ def write_native(model: Any, path: AnyPath) -> None:
     version = VERSION if "in_logs" in arrays else 1
     domain = _encoded_domain(model.domain)
     meta: StoredModel = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
-    if isinstance(model, Network) and model.hidden:
+    if isinstance(model, Network | DecisionNetwork) and model.hidden:
         meta["hidden"] = sorted(model.hidden)
     if model.domain.interventions:
         meta["interventions"] = {n: encoded_label(x, n) for n, x in model.domain.interventions.items()}
@@ -219,7 +220,8 @@ def exported(model: Any) -> tuple[str, list[StoredVariable], Arrays, list[str]]:
     Raises ModelError for a model that the format cannot hold.
     """
     kind, arrays = _to_arrays(model)
-    return kind, _encoded_domain(model.domain), arrays, sorted(model.hidden) if isinstance(model, Network) else []
+    hidden = sorted(model.hidden) if isinstance(model, Network | DecisionNetwork) else []
+    return kind, _encoded_domain(model.domain), arrays, hidden
 
 
 def fingerprint(model: Any) -> str:
@@ -267,6 +269,8 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
         return "circuit", arrays_of_circuit(model)
     if isinstance(model, LinearGaussianNetwork):
         return "linear-gaussian", _linear_gaussian_arrays(model)
+    if isinstance(model, DecisionNetwork):
+        return "decisions", _decision_arrays(model)
     for kind, network in _NETWORKS.items():
         if isinstance(model, network):
             return kind, _factor_arrays(model.factors)
@@ -286,6 +290,8 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
         found = _linear_gaussian(domain, arrays)
         found.domain = domain  # with its interventions
         return found
+    if kind == "decisions":
+        return _decisions(domain, arrays, hidden)
     if kind in _NETWORKS:
         network = BayesianNetwork if kind == "bayesian" else MarkovNetwork
         return network(domain, _factors(domain.n_states.tolist(), arrays), hidden)
@@ -323,6 +329,37 @@ def _factors(sizes: Sequence[int], arrays: Mapping[str, Array]) -> list[Factor]:
     if scopes.left or tables.left:
         raise ModelError("is a damaged network: its arrays do not fit each other")
     return factors
+
+
+def _decision_arrays(model: DecisionNetwork) -> Arrays:
+    """Return the conditional tables; each decision with what it sees; and the utilities."""
+    index, utilities = model.domain.index, model.utilities
+    arrays = _factor_arrays(model.cpts)
+    seen = [[index(decision), *map(index, own)] for decision, own in model.decisions.items()]
+    for name, lists in (("seen", seen), ("utility_scopes", [u.scope for u in utilities])):
+        arrays[f"{name}_lengths"] = np.array([len(own) for own in lists], np.int64)
+        arrays[name] = np.array([v for own in lists for v in own], np.int64)
+    arrays["utility_names"] = np.array([u.name for u in utilities], np.str_)
+    arrays["utilities"] = np.concatenate([*(u.values.reshape(-1) for u in utilities), np.zeros(0)])
+    arrays["limited_memory"] = np.array([model.limited_memory])
+    return arrays
+
+
+def _decisions(domain: Domain, arrays: Mapping[str, Array], hidden: Sequence[str]) -> DecisionNetwork:
+    names, sizes = domain.names, domain.n_states.tolist()
+
+    def lists(name: str) -> list[list[int]]:
+        parts = ArrayParts(arrays[name])
+        return [parts.integers(n, len(sizes)) for n in arrays[f"{name}_lengths"].tolist()]
+
+    values, labels = ArrayParts(arrays["utilities"]), map(str, arrays["utility_names"].tolist())
+    utilities = [
+        Utility(label, tuple(scope), values.numbers([sizes[v] for v in scope]))
+        for label, scope in zip(labels, lists("utility_scopes"), strict=True)
+    ]
+    decisions = {names[own[0]]: [names[v] for v in own[1:]] for own in lists("seen")}
+    limited = bool(arrays["limited_memory"][0])
+    return DecisionNetwork(domain, _factors(sizes, arrays), decisions, utilities, limited, hidden)
 
 
 def _encoded_domain(domain: Domain) -> list[StoredVariable]:

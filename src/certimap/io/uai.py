@@ -1,5 +1,10 @@
 """UAI: networks as numbers, and their evidence, query and result files.
 
+An influence diagram begins with ID, or LIMID for limited memory. Beside it, NAME.id has the number of variables
+and their kinds (C or D), the number of functions and theirs (P or U); NAME.pvo has the number of variables, the
+number of blocks, and blocks in the order of elimination: what is never seen; the last decision; what is seen just
+before it; the decision before; and so on.
+
 The last variable of a scope varies fastest. Variables are named by their number; states are 0..K-1.
 Comments are accepted (see `without_comments`).
 
@@ -17,11 +22,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from os import fspath
+from pathlib import Path
 from typing import Literal
 
 from certimap.core.domain import MAX_STATES, Domain
+from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath, cut, line_of, parsing, read_text, write_text
+from certimap.io.files import AnyPath, cut, is_packed, line_of, parsing, read_text, write_text
 from certimap.io.words import Numbers, numbers_of, written
 from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
@@ -221,10 +229,10 @@ class Tokens:
     def integer(self, what: str, low: int = 0, high: int = LARGEST) -> int:
         return self.integers(1, what, low, high)[0]
 
-    def numbers(self, n: int, what: str) -> Numbers:
-        """Take n finite nonnegative numbers of any size."""
+    def numbers(self, n: int, what: str, signed: bool) -> Numbers:
+        """Take n finite numbers: of any size and not negative, or `signed`."""
         words = self.taken(n, f"an entry of {what}")
-        values = numbers_of(words, f"is an entry of {what}", lambda text, k: self.fail(text, self.at + k))
+        values = numbers_of(words, f"is an entry of {what}", lambda text, k: self.fail(text, self.at + k), signed)
         self.at += n
         return values
 
@@ -238,8 +246,10 @@ _OF_PYAGRUM = {
 FREE_STATES = 2**20  # limit on declared states beyond one per word of the file
 
 
-def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
+def read_uai(path: AnyPath, encoding: str | None = None) -> Network | DecisionNetwork:
     """Read a network: a BayesianNetwork from a BAYES file, a MarkovNetwork from a MARKOV file.
+
+    A file that begins with ID or LIMID is a DecisionNetwork, with the files .id and .pvo beside it.
 
     Tables may be in the order of the format, of pgmpy or of pyagrum (see above). Warns when rows are renormalised,
     when a BAYES file has not one conditional table per variable (it is then read as a Markov network), and when
@@ -248,9 +258,9 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     text = read_text(path, encoding)
     tokens = Tokens(path, text)
     kind = tokens.words[0].upper() if tokens.words else ""
-    if kind not in ("BAYES", "MARKOV"):
+    if kind not in ("BAYES", "MARKOV", "ID", "LIMID"):
         shown = cut(tokens.words[0]) if tokens.words else "nothing"
-        raise tokens.fail(f"the file begins with {shown}; expected BAYES or MARKOV")
+        raise tokens.fail(f"the file begins with {shown}; expected BAYES, MARKOV, ID or LIMID")
     tokens.at = 1
     n = tokens.integer("the number of variables")
     sizes = tokens.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
@@ -260,9 +270,20 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     scopes = [_scope(tokens, n) for _ in range(tokens.integer("the number of functions"))]
     domain = Domain.of_sizes(sizes)
     is_bayes = kind == "BAYES" and _is_bayesian(path, scopes, n)
-    tables = [_function(tokens, k, scope, sizes) for k, scope in enumerate(scopes)]
+    kinds, roles = _kinds(path, n, len(scopes), encoding) if kind.endswith("ID") else ("", "P" * len(scopes))
+    tables = [_function(tokens, k, scope, sizes, roles[k] == "U") for k, scope in enumerate(scopes)]
     if tokens.at < len(tokens.words):
         raise tokens.fail(f"{cut(tokens.words[tokens.at])} follows the last table; expected the end of the file")
+    if kinds:
+        decisions = _in_time(path, kinds, encoding)
+        cpts = [table.factor("last") for table, role in zip(tables, roles, strict=True) if role == "P"]
+        utilities = [
+            Utility(f"utility {k}", tuple(table.scope), table.entries.values.reshape(table.shape))
+            for k, table in enumerate(tables)
+            if roles[k] == "U"
+        ]
+        with parsing(path):
+            return DecisionNetwork(domain, cpts, decisions, utilities, kind == "LIMID")
     order = _order_of(path, text, tables, is_bayes)
     factors = [table.factor(order) for table in tables]
     if not is_bayes:
@@ -341,13 +362,13 @@ def _normalised(tokens: Tokens, tables: list[_Table], factors: list[Factor]) -> 
     return made
 
 
-def _function(tokens: Tokens, k: int, scope: list[int], sizes: list[int]) -> _Table:
+def _function(tokens: Tokens, k: int, scope: list[int], sizes: list[int], signed: bool) -> _Table:
     shape = tuple(sizes[v] for v in scope)
     start = tokens.at
     count = tokens.integer(f"the number of entries of function {k}")
     if count != math.prod(shape):
         raise tokens.fail(f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start)
-    return _Table(scope, shape, tokens.numbers(count, f"function {k}"), start)
+    return _Table(scope, shape, tokens.numbers(count, f"function {k}", signed), start)
 
 
 def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
@@ -360,16 +381,77 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
     return False
 
 
-def write_uai(model: Network, path: AnyPath) -> None:
+def _beside(path: AnyPath, suffix: str) -> str:
+    """Return a path with another suffix before any .gz."""
+    packed = ".gz" if is_packed(path) else ""
+    return fspath(Path(fspath(path)[: -len(packed) or None]).with_suffix(f".{suffix}{packed}"))
+
+
+def _kinds(path: AnyPath, n: int, n_functions: int, encoding: str | None) -> tuple[str, str]:
+    """Read the kinds of variables, C or D, and of functions, P or U, each after their number."""
+    words = read_text(beside := _beside(path, "id"), encoding).upper().split()
+    kinds, roles = "".join(words[1 : n + 1]), "".join(words[n + 2 :])
+    if [*words[:1], *words[n + 1 : n + 2]] != [str(n), str(n_functions)] or not (
+        re.fullmatch(f"[CD]{{{n}}} [PU]{{{n_functions}}}", f"{kinds} {roles}")
+    ):
+        told = f"expected {n}, C or D for each variable, {n_functions}, and P or U for each function"
+        raise ParseError(f"does not fit the .uai file beside it; {told}", beside)
+    return kinds, roles
+
+
+def _in_time(path: AnyPath, kinds: str, encoding: str | None) -> dict[str, list[str]]:
+    """Read blocks of variables in the order of elimination; return what each decision sees, in order of time."""
+    text = read_text(beside := _beside(path, "pvo"), encoding)
+    (count, n_blocks, *blocks), n = [part.split() for part in f"{text};;".split(";")], len(kinds)
+    blocks = [block for block in blocks if block]
+    names = sorted(name for block in blocks for name in block)
+    decisions: dict[str, list[str]] = {}
+    seen: list[str] = []
+    if count != [str(n)] or n_blocks != [str(len(blocks))] or names != sorted(map(str, range(n))):
+        told = f"expected {n}; the number of blocks; and blocks with each number below {n} once"
+        raise ParseError(f"does not fit the .uai file beside it; {told}", beside)
+    for block in reversed(blocks):
+        own = [name for name in block if kinds[int(name)] == "D"]
+        if own and len(own) < len(block):
+            raise ParseError(f"has decisions and others in the block of {block[0]}; expected one kind", beside)
+        decisions |= dict.fromkeys(own, seen)
+        seen = [] if own else [*seen, *block]
+    return decisions
+
+
+def _write_beside(model: DecisionNetwork, path: AnyPath) -> None:
+    """Write the .id and .pvo; ModelError for limited memory in which several decisions see one variable."""
+    names, blocks, seen = model.domain.names, list[list[str]](), set[str]()
+    for decision, own in model.decisions.items():
+        new = [name for name in own if model.limited_memory or name not in seen | model.decisions.keys()]
+        if not seen.isdisjoint(new) or not model.decisions.keys().isdisjoint(new):
+            told = f"what decision {decision!r} sees is seen by another, or a decision"
+            raise ModelError(f"{told}; .uai does not hold this with limited memory, .net and .bifxml do")
+        blocks += [new, [decision]]
+        seen |= {*new, decision}
+    blocks = [block for block in [*blocks, [name for name in names if name not in seen]][::-1] if block]
+    numbers = [" ".join(str(model.domain.index(name)) for name in block) for block in blocks]
+    write_text(_beside(path, "pvo"), ";\n".join([str(len(names)), str(len(blocks)), *numbers]) + ";\n")
+    kinds = " ".join("D" if name in model.decisions else "C" for name in names)
+    roles = [*("P" for _ in model.cpts), *("U" for _ in model.utilities)]
+    write_text(_beside(path, "id"), f"{len(names)}\n{kinds}\n{len(roles)}\n{' '.join(roles)}\n")
+
+
+def write_uai(model: Network | DecisionNetwork, path: AnyPath) -> None:
     """Write a network; names and state labels are lost.
 
     Numbers read back exactly. Entries held as logs are written as decimal text with any exponent, and read
     back exactly except for the last digit.
     """
-    is_bayes = isinstance(model, BayesianNetwork)
-    lines = ["BAYES" if is_bayes else "MARKOV", str(len(model.domain))]
-    lines += [" ".join(map(str, model.domain.n_states.tolist())), str(len(model.factors))]
-    lines += [" ".join(map(str, (len(f.scope), *f.scope))) for f in model.factors]
-    for factor in model.factors:
-        lines += ["", str(math.prod(factor.shape)), " ".join(written(factor))]
+    if isinstance(model, DecisionNetwork):
+        _write_beside(model, path)
+        kind, tables = "LIMID" if model.limited_memory else "ID", [(f.scope, written(f)) for f in model.cpts]
+        tables += [(scope, list(map(repr, values.reshape(-1).tolist()))) for _, scope, values in model.utilities]
+    else:
+        kind = "BAYES" if isinstance(model, BayesianNetwork) else "MARKOV"
+        tables = [(f.scope, written(f)) for f in model.factors]
+    lines = [kind, str(len(model.domain)), " ".join(map(str, model.domain.n_states.tolist())), str(len(tables))]
+    lines += [" ".join(map(str, (len(scope), *scope))) for scope, _ in tables]
+    for _, words in tables:
+        lines += ["", str(len(words)), " ".join(words)]
     write_text(path, "\n".join(lines) + "\n")

@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from typing import NamedTuple
 
 import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Variable
 from certimap.core.logs import log_of
+from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath, cut
 from certimap.networks.factor import Factor
@@ -69,8 +71,11 @@ def log_of_text(word: str) -> float:
     return float(number.ln(_EXACT)) if number else -math.inf
 
 
-def read_numbers(words: Sequence[str]) -> Numbers | None:
-    """Read finite nonnegative numbers; None for other words. Words beyond doubles cost about 20 µs each."""
+def read_numbers(words: Sequence[str], signed: bool = False) -> Numbers | None:
+    """Read finite nonnegative numbers; None for other words. Words beyond doubles cost about 20 µs each.
+
+    `signed` numbers are of any sign, and within doubles.
+    """
     text = "".join(words)
     if "_" in text or not text.isascii():  # `float` takes '1_000' and the digits of other scripts
         return None
@@ -78,6 +83,8 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
         values = np.array(list(map(float, words)), np.float64)
     except ValueError:
         return None
+    if signed:
+        return Numbers(values) if np.isfinite(values).all() else None
     is_plain = (values >= sys.float_info.min) & (values < math.inf)
     if is_plain.all():
         return Numbers(values)
@@ -94,19 +101,51 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
     return Numbers(values, logs)
 
 
-def numbers_of(words: Sequence[str], what: str, fail: Callable[[str, int], Exception]) -> Numbers:
-    """Read finite nonnegative numbers; at the first other word, raise what `fail` makes of text and index."""
-    values = read_numbers(words)
+def numbers_of(
+    words: Sequence[str], what: str, fail: Callable[[str, int], Exception], signed: bool = False
+) -> Numbers:
+    """Read numbers as `read_numbers` does; at the first other word, raise what `fail` makes of text and index."""
+    values = read_numbers(words, signed)
     if values is None:
-        k = next(k for k, word in enumerate(words) if read_numbers([word]) is None)
-        raise fail(f"{cut(words[k])} {what}; expected numbers that are finite and not negative", k)
+        k = next(k for k, word in enumerate(words) if read_numbers([word], signed) is None)
+        sign = "" if signed else " and not negative"
+        raise fail(f"{cut(words[k])} {what}; expected numbers that are finite{sign}", k)
     return values
 
 
-def written(factor: Factor) -> list[str]:
-    """Return the entries of a factor as decimal text that reads back as the same numbers, last axis fastest."""
-    if not factor.in_logs:
-        return list(map(repr, factor.table.reshape(-1).tolist()))
+class WrittenNode(NamedTuple):
+    """A chance node, decision or utility."""
+
+    kind: str  # "node", "decision", "utility"
+    name: str
+    states: list[str]
+    parents: tuple[int, ...]
+    words: list[str]  # as `written`
+    shape: tuple[int, ...]
+
+
+def written_nodes(model: Network | DecisionNetwork) -> list[WrittenNode]:
+    """Return the nodes in the order of `written_names`; a decision's parents are all that is known at it."""
+    cpts = {f.scope[-1]: f for f in (model.factors if isinstance(model, Network) else model.cpts)}
+    nodes: list[WrittenNode] = []
+    for k, variable in enumerate(model.domain):
+        if isinstance(model, DecisionNetwork) and k not in cpts:
+            seen = tuple(map(model.domain.index, model.information(variable.name)))
+            nodes.append(WrittenNode("decision", variable.name, state_texts(variable), seen, [], ()))
+        else:
+            words, shape = written(cpts[k]), cpts[k].shape
+            nodes.append(
+                WrittenNode("node", variable.name, state_texts(variable), cpts[k].scope[:-1], words, shape)
+            )
+    for name, scope, values in model.utilities if isinstance(model, DecisionNetwork) else ():
+        nodes.append(WrittenNode("utility", name, [], scope, written(values), values.shape))
+    return nodes
+
+
+def written(factor: Factor | Floats) -> list[str]:
+    """Return the entries of a table as decimal text that reads back as the same numbers, last axis fastest."""
+    if not isinstance(factor, Factor) or not factor.in_logs:
+        return list(map(repr, (factor.table if isinstance(factor, Factor) else factor).reshape(-1).tolist()))
     logs = factor.log_table.reshape(-1)
     plain = (logs == -math.inf) | ((logs > _LOG_SMALLEST) & (logs < _LOG_LARGEST))
     words = list(map(repr, np.exp(np.where(plain, logs, 0.0)).tolist()))
@@ -124,21 +163,25 @@ def written_rows(factor: Factor) -> Iterator[tuple[tuple[int, ...], list[str]]]:
 
 @dataclass(frozen=True)
 class WrittenNames:
-    """Written names of a model's variables and states, in the order of the domain."""
+    """Written names of a model's variables and states, in the order of the domain, and then of its utilities."""
 
     names: list[str]
     states: list[list[str]]  # of each variable
     labels: tuple[str, ...]  # the model's own names, for formats with a field for a title
 
 
-def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: int | None = None) -> WrittenNames:
+def written_names(
+    model: Network | DecisionNetwork, path: AnyPath, *, states_too: bool, longest: int | None = None
+) -> WrittenNames:
     """Return names that are identifiers: a letter, then letters, digits and underscores.
 
     States are converted too where `states_too`, else kept as text; names have at most `longest` characters. Warns
     once if anything is converted; raises ModelError if two states of a variable are equal as text.
     """
-    names = _identifiers(model.domain.names, "x", longest)
-    changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]
+    utilities = model.utilities if isinstance(model, DecisionNetwork) else ()
+    labels = (*model.domain.names, *(utility.name for utility in utilities))
+    names = _identifiers(labels, "x", longest)
+    changed = [pair for pair in zip(labels, names, strict=True) if pair[0] != pair[1]]
     states: list[list[str]] = []
     for variable in model.domain:
         texts = state_texts(variable)
@@ -152,7 +195,7 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
             f"{changed[0][1]!r}; .bif and .npz keep them",
             stacklevel=4,
         )
-    return WrittenNames(names, states, model.domain.names)
+    return WrittenNames(names, [*states, *([] for _ in utilities)], labels)
 
 
 def state_texts(variable: Variable, written: Callable[[str], str] = str) -> list[str]:

@@ -7,9 +7,15 @@
     <VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>yes</OUTCOME><OUTCOME>no</OUTCOME></VARIABLE>
     <DEFINITION><FOR>A</FOR><GIVEN>B</GIVEN><TABLE>.1 .9 .2 .8</TABLE></DEFINITION>
 
-The node's own states vary fastest, then the last parent's. aGrUM (pyAgrum) writes .xdsl tables with the *first*
-parent fastest; its files name the program and are read in its order. Entities, files above 256 MiB and elements
-nested deeper than any network's are refused; positions, properties and comments are ignored.
+    <decision id="D"><state id="yes"/><state id="no"/><parents>A</parents></decision>
+    <utility id="U"><parents>A D</parents><utilities>9 -1 0 0</utilities></utility>
+    <mau id="Sum"><parents>U V</parents><weights>1 1</weights></mau>
+
+The node's own states vary fastest, then the last parent's. In XMLBIF, the TYPE of a variable may be decision or
+utility; what is known at a decision stays known, unless a PROPERTY of the network is limited_memory. aGrUM
+(pyAgrum) writes .xdsl tables with the *first* parent fastest; its files name the program and are read in its
+order. Entities, files above 256 MiB and elements nested deeper than any network's are refused; positions,
+properties and comments are ignored.
 """
 
 from __future__ import annotations
@@ -24,11 +30,12 @@ from xml.sax import ContentHandler, ErrorHandler, SAXException, SAXParseExceptio
 from xml.sax.saxutils import escape, quoteattr
 
 from certimap.core.steps import at_step
+from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, parsing, read_bytes, read_text, write_text
-from certimap.io.words import Numbers, numbers_of, state_texts, written, written_names
-from certimap.networks.bayesian import BayesianNetwork
+from certimap.io.words import Numbers, numbers_of, written_names, written_nodes
+from certimap.networks.bayesian import BayesianNetwork, topological
 from certimap.networks.unrolled import unrolled
 
 MAX_BYTES = 2**28
@@ -125,10 +132,10 @@ class _Tree(ContentHandler):
             self._open[-1][1].append(content)
 
 
-def xml_numbers(path: AnyPath, element: Element, tag: str, name: str) -> Numbers:
-    """Return the probabilities in the elements inside with a tag."""
-    what = f"in the table of {cut(name)} is no probability"
-    return numbers_of(element.words(tag), what, lambda text, _: ParseError(text, path, element.line))
+def xml_numbers(path: AnyPath, element: Element, tag: str, name: str, kind: str = "probability") -> Numbers:
+    """Return the probabilities, or utilities, in the elements inside with a tag."""
+    told, signed = f"in the table of {cut(name)} is no {kind}", kind == "utility"
+    return numbers_of(element.words(tag), told, lambda text, _: ParseError(text, path, element.line), signed)
 
 
 def xml_name(text: str) -> str:
@@ -140,14 +147,14 @@ def xml_name(text: str) -> str:
 
 
 MAX_UNROLLED, MAX_ORDER = 2**20, 100  # variables of unrolled networks, and steps back
-_KINDS = ("cpt", "deterministic", "noisymax")
+_KINDS = ("cpt", "deterministic", "noisymax", "decision", "utility", "mau")
 
 
-def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network; large noisy-MAX nodes become chains over hidden helpers.
+def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
+    """Read a network; large noisy-MAX nodes become chains over hidden helpers.
 
-    Nodes of other kinds (decisions, utilities, equations, noisy adders) are refused. A dynamic network is unrolled
-    to its number of slices; `certimap.unroll` makes it longer or shorter.
+    Nodes of other kinds (equations, noisy adders) are refused, and utilities that are not added up. A dynamic
+    network is unrolled to its number of slices; `certimap.unroll` makes it longer or shorter.
     """
     root = read_xml(path, encoding)
     nodes = next(root.all("nodes"), None)
@@ -171,7 +178,7 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     for node in nodes.children:
         name = node.attributes.get("id", "")
         _read_node(path, declared, node, node, name, node.words("parents"), first_fastest)
-    return declared.network()
+    return declared.model()
 
 
 def _whole(path: AnyPath, element: Element, name: str, most: int) -> int:
@@ -220,14 +227,19 @@ def _read_node(
     if node.tag not in _KINDS:
         text = f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}"
         raise ParseError(text, path, node.line)
-    declared.variable(name, [state.attributes.get("id", "") for state in whole.all("state")], whole.line)
+    if node.tag == "mau":
+        weights = xml_numbers(path, node, "weights", name, "utility").values.tolist()
+        return declared.total(name, parents, weights, node.line)
+    states = [state.attributes.get("id", "") for state in whole.all("state")]
+    declared.variable(name, states, whole.line, whole.tag)
     if node.tag == "deterministic":
         declared.deterministic(name, parents, node.words("resultingstates"), node.line)
     elif node.tag == "noisymax":
         rows = xml_numbers(path, node, "parameters", name).values
         declared.noisy_max(name, parents, rows, _strengths(path, node, name), node.line)
     else:
-        numbers = xml_numbers(path, node, "probabilities", name)
+        entries = "utilities" if node.tag == "utility" else "probabilities"
+        numbers = xml_numbers(path, node, entries, name, declared.number_kind(name))
         declared.table(name, parents, numbers, node.line, first_fastest=first_fastest)
 
 
@@ -240,17 +252,24 @@ def _strengths(path: AnyPath, node: Element, name: str) -> list[int] | None:
     return [int(word) for word in words]
 
 
-def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network, parents first; the names that GeNIe shows may be no identifiers."""
-    names = written_names(model, path, states_too=True)
+def write_xdsl(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
+    """Write a network, parents first; the names that GeNIe shows may be no identifiers.
+
+    Raises ModelError for limited memory, which GeNIe does not have.
+    """
+    if isinstance(model, DecisionNetwork) and model.limited_memory:
+        raise ModelError("limited memory cannot be written to .xdsl; .net, .bifxml, .pgmx and .uai hold it")
+    names, nodes, n = written_names(model, path, states_too=True), written_nodes(model), len(model.domain)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]
-    for child in model.topological_order:
-        factor = model.factors[child]
-        lines.append(f"<cpt id={quoteattr(xml_name(names.names[child]))}>")
-        lines += [f"<state id={quoteattr(xml_name(state))}/>" for state in names.states[child]]
-        if len(factor.scope) > 1:
-            lines.append(f"<parents>{' '.join(names.names[p] for p in factor.scope[:-1])}</parents>")
-        lines += [f"<probabilities>{' '.join(written(factor))}</probabilities>", "</cpt>"]
+    for k in (*topological(model.domain, [node.parents for node in nodes[:n]]), *range(n, len(nodes))):
+        node = nodes[k]
+        tag, entries = ("cpt", "probabilities") if node.kind == "node" else (node.kind, "utilities")
+        lines.append(f"<{tag} id={quoteattr(xml_name(names.names[k]))}>")
+        lines += [f"<state id={quoteattr(xml_name(state))}/>" for state in names.states[k]]
+        if node.parents:
+            lines.append(f"<parents>{' '.join(names.names[p] for p in node.parents)}</parents>")
+        lines += [f"<{entries}>{' '.join(node.words)}</{entries}>"] if node.words else []
+        lines.append(f"</{tag}>")
     lines += ["</nodes>", "<extensions>", '<genie version="1.0" app="certimap" name="certimap">']
     for k, (name, label) in enumerate(zip(names.names, names.labels, strict=True)):
         x, y = 20 + 140 * (k % 10), 20 + 80 * (k // 10)
@@ -261,27 +280,29 @@ def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
     write_text(path, "\n".join([*lines, "</genie>", "</extensions>", "</smile>"]) + "\n")
 
 
-def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network; decisions and utilities are refused."""
+def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
+    """Read a network of chance variables, decisions and utilities."""
     root = read_xml(path, encoding)
     network = next(root.all("NETWORK"), None)
     if root.tag != "BIF" or network is None:
         raise ParseError(f"begins with <{root.tag[:40]}>; expected <BIF> with a <NETWORK> inside", path, root.line)
     declared = Declared(path)
+    declared.limited_memory = any(p.text.strip() == "limited_memory" for p in network.all("PROPERTY"))
     for variable in network.all("VARIABLE"):
         name = _only(path, variable, "NAME")
         kind = variable.attributes.get("TYPE", "nature")
-        if kind != "nature":
-            told = f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature'"
+        if kind not in ("nature", "decision", "utility"):
+            told = f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature', 'decision' or 'utility'"
             raise ParseError(told, path, variable.line)
         states = [outcome.text.strip() for tag in ("OUTCOME", "VALUE") for outcome in variable.all(tag)]
-        declared.variable(name, states, variable.line)
+        declared.variable(name, states, variable.line, kind)
     for tag in ("DEFINITION", "PROBABILITY"):
         for definition in network.all(tag):
             name = _only(path, definition, "FOR")
             parents = [parent.text.strip() for parent in definition.all("GIVEN")]
-            declared.table(name, parents, xml_numbers(path, definition, "TABLE", name), definition.line)
-    return declared.network()
+            numbers = xml_numbers(path, definition, "TABLE", name, declared.number_kind(name))
+            declared.table(name, parents, numbers, definition.line)
+    return declared.model()
 
 
 def _only(path: AnyPath, element: Element, tag: str) -> str:
@@ -291,19 +312,22 @@ def _only(path: AnyPath, element: Element, tag: str) -> str:
     return found[0]
 
 
-def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network; numbers and names read back exactly, states as text.
+def write_xmlbif(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
+    """Write a network; numbers and names read back exactly, states as text.
 
     Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
     """
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
-    names = [escape(xml_name(name)) for name in model.domain.names]
-    for variable, name in zip(model.domain, names, strict=True):
-        outcomes = "".join(f"<OUTCOME>{escape(xml_name(text))}</OUTCOME>" for text in state_texts(variable))
-        lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
-    for factor in model.factors:
-        *parents, child = factor.scope
-        given = "".join(f"<GIVEN>{names[p]}</GIVEN>" for p in parents)
-        lines += [f"<DEFINITION><FOR>{names[child]}</FOR>{given}", f"<TABLE>{' '.join(written(factor))}</TABLE>"]
-        lines.append("</DEFINITION>")
+    nodes = written_nodes(model)
+    if isinstance(model, DecisionNetwork) and model.limited_memory:
+        lines.append("<PROPERTY>limited_memory</PROPERTY>")
+    names = [escape(xml_name(node.name)) for node in nodes]
+    for node, name in zip(nodes, names, strict=True):
+        kind = "nature" if node.kind == "node" else node.kind
+        outcomes = "".join(f"<OUTCOME>{escape(xml_name(text))}</OUTCOME>" for text in node.states or ["0"])
+        lines.append(f'<VARIABLE TYPE="{kind}"><NAME>{name}</NAME>{outcomes}</VARIABLE>')
+    for node, name in zip(nodes, names, strict=True):
+        given = "".join(f"<GIVEN>{names[p]}</GIVEN>" for p in node.parents)
+        table = f"<TABLE>{' '.join(node.words)}</TABLE>" if node.words else ""
+        lines += [f"<DEFINITION><FOR>{name}</FOR>{given}", f"{table}</DEFINITION>"]
     write_text(path, "\n".join([*lines, "</NETWORK>", "</BIF>"]) + "\n")

@@ -4,7 +4,8 @@
     <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables>
       <Values>.1 .9 .2 .8</Values></Potential>
 
-The first variable listed is the conditioned one and varies fastest, then the second.
+The first variable listed is the conditioned one and varies fastest, then the second. Decisions have no potential:
+links say what is seen. The variable of a utility has the role "utility" and may stand in a UtilityVariable.
 """
 
 from __future__ import annotations
@@ -18,38 +19,49 @@ import numpy as np
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical
 from certimap.core.steps import at_step
+from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ParseError, QueryError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, write_text
-from certimap.io.words import state_texts, written
+from certimap.io.words import Numbers, written_nodes
 from certimap.io.xml_files import Element, read_xml, xml_name, xml_numbers
 from certimap.networks.bayesian import BayesianNetwork
 
-_TABLES = ("table", "probtable")
+_TABLES = ("table", "probtable", "exactdistr")
 _MODELS = {"or / max": -1, "generalizedmax": -1, "and / min": 0, "generalizedmin": 0}  # to the strongest state
 
 
-def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
-    """Read a Bayesian network of tables, trees (ADDs) and noisy OR, MAX, AND, MIN; decisions are refused."""
+def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
+    """Read a network of tables, trees (ADDs), noisy OR, MAX, AND, MIN, and utilities that are added up."""
     root = read_xml(path, encoding)
     network = root.first("ProbNet")
     if root.tag != "ProbModelXML" or not network.children:
         told = f"begins with <{root.tag[:40]}>; expected <ProbModelXML> with a <ProbNet> inside"
         raise ParseError(told, path, root.line)
     declared = Declared(path)
+    potentials = list(network.first("Potentials").all("Potential"))
+    sums = {_scope(potential)[-1] for potential in potentials if _is_sum(potential)}
+    declared.limited_memory = network.attributes.get("type", "").upper() == "LIMID"
     for variable in network.first("Variables").all("Variable"):
         name = _name(variable)
         kind, role = (variable.attributes.get(key, "").lower() for key in ("type", "role"))
-        if role not in ("", "chance") or not kind.startswith(("finitestate", "discretized")):
+        is_discrete = role == "utility" or kind.startswith(("finitestate", "discretized"))
+        if role not in ("", "chance", "decision", "utility") or not is_discrete:
             told = f"variable {cut(name)} has the role {role[:40]!r} and the type {cut(kind)}"
             raise ParseError(
-                f"{told}; expected 'chance', and 'finiteStates' or 'discretized'", path, variable.line
+                f"{told}; expected 'chance', 'decision' or 'utility', and 'finiteStates' or 'discretized'",
+                path,
+                variable.line,
             )
         states = [state.attributes.get("name", "") for state in variable.first("States").all("State")]
-        declared.variable(name, states, variable.line)
-    for potential in network.first("Potentials").all("Potential"):
+        if name not in sums:
+            declared.variable(name, states, variable.line, role)
+    links = [[_name(end) for end in link.all("Variable")] for link in network.first("Links").all("Link")]
+    for name in [name for name, kind in declared.kinds.items() if kind == "decision"]:
+        declared.table(name, [a for a, b in links if b == name], Numbers(np.zeros(0)), None)
+    for potential in sorted(potentials, key=_is_sum):
         _read_potential(path, declared, potential)
-    return declared.network()
+    return declared.model()
 
 
 def _name(element: Element) -> str:
@@ -58,16 +70,24 @@ def _name(element: Element) -> str:
     return at_step(name, int(step)) if step.isdecimal() and len(step) < 7 else name
 
 
+def _is_sum(potential: Element) -> bool:
+    return potential.attributes.get("type", "").lower() == "sum" and bool(_scope(potential))
+
+
 def _scope(element: Element) -> list[str]:
     """Return the variables of a potential, the conditioned one last; in this order the last varies fastest."""
-    return [_name(variable) for variable in element.first("Variables").all("Variable")][::-1]
+    listed = [_name(variable) for variable in element.first("Variables").all("Variable")][::-1]
+    return listed + [_name(variable) for variable in element.all("UtilityVariable")]
 
 
 def _read_potential(path: AnyPath, declared: Declared, potential: Element) -> None:
     *parents, name = _scope(potential) or [""]
     kind = potential.attributes.get("type", "").lower()
     if kind in _TABLES:
-        declared.table(name, parents, xml_numbers(path, potential, "Values", name), potential.line)
+        numbers = xml_numbers(path, potential, "Values", name, declared.number_kind(name))
+        declared.table(name, parents, numbers, potential.line)
+    elif _is_sum(potential):
+        declared.total(name, parents, [1.0] * len(parents), potential.line)
     elif kind == "uniform":
         declared.uniform(name, parents, potential.line)
     elif kind == "icimodel":
@@ -76,7 +96,7 @@ def _read_potential(path: AnyPath, declared: Declared, potential: Element) -> No
         declared.computed(name, parents, partial(_tree_table, path, potential), potential.line)
     else:
         told = f"the potential of {cut(name)} has the type {cut(kind)}"
-        raise ParseError(f"{told}; expected Table, Tree/ADD, ICIModel or Uniform", path, potential.line)
+        raise ParseError(f"{told}; expected Table, Tree/ADD, ICIModel, Uniform or Sum", path, potential.line)
 
 
 def _read_noisy(path: AnyPath, declared: Declared, potential: Element, parents: list[str], name: str) -> None:
@@ -139,26 +159,34 @@ def _fill(
         _fill(path, branch.first("Potential"), variables, part, table)
 
 
-def write_pgmx(model: BayesianNetwork, path: AnyPath) -> None:
-    """Write a Bayesian network as OpenMarkov reads it; numbers and names read back exactly, states as text.
+def write_pgmx(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
+    """Write a network as OpenMarkov reads it; numbers and names read back exactly, states as text.
 
     Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
     """
-    names = [quoteattr(xml_name(name)) for name in model.domain.names]
+    nodes, kind = written_nodes(model), "BayesianNetwork"
+    if isinstance(model, DecisionNetwork):
+        kind = "LIMID" if model.limited_memory else "InfluenceDiagram"
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<ProbModelXML formatVersion="0.2.0">']
-    lines += ['<ProbNet type="BayesianNetwork">', "<Variables>"]
-    for variable, name in zip(model.domain, names, strict=True):
-        states = "".join(f"<State name={quoteattr(xml_name(text))}/>" for text in state_texts(variable))
-        lines.append(
-            f'<Variable name={name} type="finiteStates" role="chance"><States>{states}</States></Variable>'
-        )
+    lines += [f'<ProbNet type="{kind}">', "<Variables>"]
+    names = [f"<Variable name={quoteattr(xml_name(node.name))}/>" for node in nodes]
+    for node, name in zip(nodes, names, strict=True):
+        states = "".join(f"<State name={quoteattr(xml_name(text))}/>" for text in node.states)
+        role, scale = "chance" if node.kind == "node" else node.kind, "finiteStates" if states else "numeric"
+        states = f"<States>{states}</States>" if states else ""
+        lines.append(f'{name[:-2]} type="{scale}" role="{role}">{states}</Variable>')
     lines += ["</Variables>", "<Links>"]
-    for *parents, child in (factor.scope for factor in model.factors):
-        pairs = (f"<Variable name={names[p]}/><Variable name={names[child]}/>" for p in parents)
-        lines += [f'<Link directed="true">{pair}</Link>' for pair in pairs]
+    for node, name in zip(nodes, names, strict=True):
+        lines += [f'<Link directed="true">{names[p]}{name}</Link>' for p in node.parents]
     lines += ["</Links>", "<Potentials>"]
-    for factor in model.factors:
-        scope = "".join(f"<Variable name={names[v]}/>" for v in factor.scope[::-1])
-        lines.append('<Potential type="Table" role="conditionalProbability">')
-        lines.append(f"<Variables>{scope}</Variables><Values>{' '.join(written(factor))}</Values></Potential>")
+    for node, name in ((node, name) for node, name in zip(nodes, names, strict=True) if node.words):
+        scope = "".join(names[p] for p in node.parents[::-1])
+        role, head = "conditionalProbability", f"<Variables>{name}{scope}</Variables>"
+        if node.kind == "utility":
+            role, head = (
+                "utility",
+                f"{name.replace('Variable', 'UtilityVariable', 1)}<Variables>{scope}</Variables>",
+            )
+        lines.append(f'<Potential type="Table" role="{role}">')
+        lines.append(f"{head}<Values>{' '.join(node.words)}</Values></Potential>")
     write_text(path, "\n".join([*lines, "</Potentials>", "</ProbNet>", "</ProbModelXML>"]) + "\n")

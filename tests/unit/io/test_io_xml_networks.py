@@ -107,7 +107,7 @@ HALF = tree("A", branch(["a0"], leaf("C", ".1 .9")), names="CA")
     ("suffix", "text", "message"),
     [
         ("pgmx", "<html/>", "<ProbModelXML>"),
-        ("pgmx", pgmx(role="decision"), ":2: variable 'A' has the role 'decision'.*expected 'chance'"),
+        ("pgmx", pgmx(role="observer"), ":2: variable 'A' has the role 'observer'.*expected 'chance'"),
         ("pgmx", pgmx(leaf("C", "1 0").replace("Table", "Delta")), "'C' has the type 'delta'"),
         ("pgmx", pgmx(leaf("C", "1 0 0")), "'C' has 3 entries; expected 2"),
         ("pgmx", pgmx(noisy("TUNING", ""), n=3), "'C' has the model 'tuning'"),
