@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import json
 import re
 import shlex
 import shutil
@@ -93,6 +94,24 @@ def test_blocks_print_what_the_page_shows_below_them(page, capfd):
             assert doctest.OutputChecker().check_output(plain(shown[1]), plain(printed), flags), (
                 f"{page.name}: {block[2]}prints\n{printed}instead of\n{shown[1]}"
             )
+
+
+@pytest.mark.usefixtures("at_home")
+def test_the_tutorial_prints_what_it_shows(capfd):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    names: dict[str, object] = {"__name__": "__main__"}
+    for cell in json.loads((ROOT / "examples/tutorial.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        tree, value = ast.parse("".join(cell["source"])), None
+        last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<cell>", "exec"), names)
+        if last is not None:
+            value = eval(compile(last, "<cell>", "eval"), names)
+        shown = "".join("".join(o.get("text", o.get("data", {}).get("text/plain", ""))) for o in cell["outputs"])
+        printed = capfd.readouterr().out + ("" if value is None else repr(value))
+        assert plain(printed) == plain(shown).replace("<Figure>", ""), "".join(cell["source"])
 
 
 def test_links_between_pages_lead_somewhere():
