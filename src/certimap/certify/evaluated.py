@@ -55,13 +55,11 @@ class AtomStore:
         self.domain, self.constrained = domain, constrained
         self.two_sided = two_sided
         largest = int(np.max(domain.n_states, initial=1))
-        if not domain.is_discrete:
-            self._item_bits = 64
-        elif largest <= 2:
-            self._item_bits = 1
-        else:
-            self._item_bits = 8 if largest <= 256 else 16
-        self._n_bytes_row = (len(domain) * self._item_bits + 7) // 8
+        # the dtype of a row's items; None for bits
+        self._kind: Any = np.uint8 if 2 < largest <= 256 else None if largest <= 2 else np.int16
+        self._kind = self._kind if domain.is_discrete else np.float64
+        n_bits = 1 if self._kind is None else 8 * np.dtype(self._kind).itemsize
+        self._n_bytes_row = (len(domain) * n_bits + 7) // 8
         self._n_words = max(1, (self._n_bytes_row + 7) // 8)
         self.n = 0
         self.is_answer = np.empty(1024 if constrained else 0, np.bool_)
@@ -96,10 +94,7 @@ class AtomStore:
         return self._kept.nbytes + self._log_probs.nbytes + self._table.nbytes
 
     def insert(self, points: Points) -> Ints:
-        """Find or add points, shape (batch, n); return their positions, shape (batch,).
-
-        New points get positions from the old `n` on, in order. Callers set their log-probabilities, or truncate.
-        """
+        """Find or add points; return positions, shape (batch,). New ones come in order from `n`, without value."""
         from certimap.kernels.hashing import insert_rows
 
         rows = self._pack(points)
@@ -129,28 +124,20 @@ class AtomStore:
 
     def points(self, ids: Ints | slice) -> Points:
         """Return stored points, shape (batch, n)."""
-        words = self._kept[: self.n][ids]
+        words, n = self._kept[: self.n][ids], len(self.domain)
         raw = np.ascontiguousarray(words).view(np.uint8)[:, : self._n_bytes_row]
-        n = len(self.domain)
-        if self._item_bits == 1:
+        if self._kind is None:
             return np.unpackbits(raw, axis=1, count=n).astype(np.int16)
-        if self._item_bits == 8:
-            return raw.astype(np.int16)
-        kind: Any = np.int16 if self._item_bits == 16 else np.float64
-        return np.ascontiguousarray(raw).view(kind).reshape(len(raw), n)
+        items = np.ascontiguousarray(raw).view(self._kind).reshape(len(raw), n)
+        return items.astype(self.domain.point_dtype, copy=False)
 
     def _pack(self, points: Points) -> Words:
         packed = np.zeros((len(points), self._n_words * 8), np.uint8)
-        if self._item_bits == 1:
-            packed[:, : self._n_bytes_row] = np.packbits(points.astype(np.bool_), axis=1)
-        elif self._item_bits == 8:
-            packed[:, : self._n_bytes_row] = points
+        if self._kind is None:
+            items = np.packbits(points.astype(np.bool_), axis=1)
         else:
-            kind: Any = np.int16 if self._item_bits == 16 else np.float64
-            whole = np.ascontiguousarray(points, kind)
-            if kind is np.float64:
-                whole = whole + 0.0  # -0.0 and 0.0 are one point
-            packed[:, : self._n_bytes_row] = whole.view(np.uint8).reshape(len(points), self._n_bytes_row)
+            items = np.ascontiguousarray(points, self._kind) + self._kind(0)  # -0.0 and 0.0 are one point
+        packed[:, : self._n_bytes_row] = items.view(np.uint8).reshape(len(points), self._n_bytes_row)
         return packed.view(np.uint64)
 
     def _reserve(self, n: int) -> None:
@@ -173,10 +160,7 @@ class AtomStore:
 
 
 class Ranking:
-    """(ln p, position) of the `size` best points, best first; ties keep the order of appearance.
-
-    `possible`: whether points of probability 0 are left out.
-    """
+    """(ln p, position) of the `size` best points, best first, ties by appearance; `possible`: of p > 0 alone."""
 
     def __init__(self, size: int, *, possible: bool = False) -> None:
         self.size, self.possible = size, possible

@@ -292,9 +292,7 @@ class Findings:
 
     @property
     def log_evaluated_rival(self) -> float:
-        """Upper bound on ln p of every evaluated point that is not an answer: its own upper bound if values have
-        two sides, else the value of the last answer plus rounding.
-        """
+        """Upper bound on ln p of evaluated points that are no answers: of two-sided values, or the last answer."""
         return max(self._evaluated.log_rival, bounds.round_up(self.log_kth_best, self._slack))
 
     @property
@@ -321,9 +319,7 @@ class Findings:
 
     @property
     def log_rival_bound(self) -> float:
-        """The smallest bound on ln p of every point but the top_k answers, from books and external proofs; with
-        the rounding of the answers' values, because it is compared with these as computed.
-        """
+        """The least bound on ln p of all points but the answers, with the rounding of the answers' own values."""
         rival = max(self.log_unseen_bound, self.log_evaluated_rival)
         return bounds.round_up(min(rival, self._log_external), self._slack)
 

@@ -77,9 +77,7 @@ def _are_disjoint(domain: Domain, masks: np.ndarray) -> bool:
 
 
 def _joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
-    """Combine the (own log bound on unevaluated points, external proof) of parts into a proof for the whole; None
-    if external proofs add nothing. `log_seen` is the largest upper bound of an evaluated point.
-    """
+    """Combine parts' (bound on unevaluated points, external proof) for the whole; None if none external helps."""
     used = [proof for log_unseen, proof in parts if proof is not None and proof[0] < log_unseen]
     if not used:
         return None

@@ -30,10 +30,7 @@ class Split:
 
 @dataclass(eq=False)
 class Recorder:
-    """Splits of boxes, by the packed box as opened.
-
-    Beyond `max_bytes` it is cleared and sets `is_full`; the run continues.
-    """
+    """Splits of boxes, by the packed box as opened; cleared beyond `max_bytes`, when `is_full` is set."""
 
     max_bytes: int
     splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])

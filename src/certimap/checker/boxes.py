@@ -61,10 +61,7 @@ def read_points(arrays: Arrays, sizes: Ints, budget: CheckBudget) -> Ints:
 def check_residual(
     circuit: PlainCircuit, rules: PlainRules, points: Ints, lower: Floats, answers: Ints, threshold: float
 ) -> None:
-    """Reject listed points above the threshold, and points left out with enough probability for a better one.
-
-    `lower` holds the log values of the points, rounded down.
-    """
+    """Reject listed points above the threshold, and too few of them; `lower`: their logs, rounded down."""
     _refuse_better(circuit, rules, points, answers, threshold)
     total = circuit.log_total
     left = 1.0 - math.fsum(np.exp(up(lower - total, -8.0))) + 16.0 * UNIT

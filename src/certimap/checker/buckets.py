@@ -115,10 +115,7 @@ class BucketLayout:
 
 @dataclass(eq=False)
 class ProofBuckets:
-    """A tree of buckets, children before parents; the last one joins the roots.
-
-    The message of a quiet bucket, the same in every box, is multiplied into its parent's table once.
-    """
+    """A tree of buckets, children first, joined by the last; messages of quiet ones are multiplied in once."""
 
     buckets: list[ProofBucket]
     sizes: list[int]

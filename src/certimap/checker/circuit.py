@@ -190,10 +190,7 @@ class _Smooth:
 
 
 def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: CheckBudget) -> Graph:
-    """Read a circuit and make it smooth: add constants where a sum's child, or the root, lacks a variable.
-
-    Rejects a product whose children share a variable. Observed variables may be missing anywhere.
-    """
+    """Read a circuit, made smooth by added constants; reject a product whose children share a variable."""
     kind = np.asarray(arrays["kind"], np.int64)
     if not np.all(np.isin(kind, [CATEGORICAL, PRODUCT, SUM, *REAL_KINDS])):
         raise Rejected("the circuit has leaves of a kind that the checker does not know")
@@ -273,10 +270,7 @@ class PlainCircuit:
         return values
 
     def _bounded(self, boxes: Flags, caps: Floats, mass: Floats) -> Floats:
-        """Return every node's bound; a sum is at most its cap, its mass and, if deterministic, its largest child.
-
-        A product gets no limit of its own: so the flow down to one child stays the product of the others.
-        """
+        """Return every node's bound: a sum's is at most its cap, mass and, if deterministic, its largest child."""
         values = self._leaves(boxes)
         for layer in self.layers:
             below, here = layer.values(values, 1)
@@ -404,10 +398,7 @@ def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[
 
 
 def circuit_of(graph: Graph, tables: Floats, question: Question) -> PlainCircuit:
-    """Fold evidence and nuisance variables into constants, and nodes over one query variable into tables.
-
-    Values are rounded up. The states of a real variable in `question` are its cells.
-    """
+    """Fold evidence and nuisance into constants, nodes over one query variable into tables, all rounded up."""
     n, layers = len(graph.is_sum), graph.layers
     position = np.full(len(question.sizes) + 1, -1, np.int64)
     position[question.queried] = np.arange(len(question.queried))

@@ -41,10 +41,7 @@ class PlainAutomaton:
 
     @classmethod
     def of(cls, spec: Spec, labels: Sequence[Sequence[int]], n: int, budget: CheckBudget) -> PlainAutomaton:
-        """Build it: states that lead nowhere are removed, and variables that are not the first n.
-
-        `labels` are the possible states of variables; there is only one for those after the first n.
-        """
+        """Build it without states that lead nowhere, and variables after the first n, whose labels are single."""
         places, start, step = spec
         layer, tables = [start], list[Ints]()
         for i, place in enumerate(places):
@@ -194,10 +191,7 @@ class PlainRules:
                 return boxes
 
     def points(self, sizes: Ints, together: int = TOGETHER) -> Iterator[Ints]:
-        """Yield all feasible points of categorical variables, in batches of at most `together`.
-
-        Rejects more than MOST_POINTS, of the whole or of one half of the variables.
-        """
+        """Yield all feasible points, `together` at a time; reject more than MOST_POINTS of all or of a half."""
         columns = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         box = self.narrowed(np.ones((1, columns[-1]), np.bool_), columns[:-1])[0]
         left = [np.flatnonzero(part) for part in np.split(box, columns[1:-1])]

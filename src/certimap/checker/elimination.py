@@ -52,10 +52,7 @@ def lifted(tree: ProofBuckets, bucket: ProofBucket, table: Floats, found: Vector
 
 
 def _summed(values: Floats, tables: Floats, contexts: Ints, budget: CheckBudget) -> tuple[Floats, float]:
-    """Sum out the variable of axis 1; return the sums (rows, inner, rest), rounded up, and their rounding (units).
-
-    Shapes: values (rows, states, inner), tables (contexts, states, inner, rest).
-    """
+    """Sum out axis 1 of values (rows, states, inner) times tables (contexts, states, inner, rest), rounded up."""
     present = np.unique(contexts)
     if values.size * tables.shape[3] <= min(DIRECT, FEW * len(present)):
         return _by_entry(values, tables[contexts])
@@ -242,10 +239,7 @@ class PlainElimination:
 def scored(
     left: Vectors, right: Floats, firsts: Ints, counts: Ints, acting: Floats
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Score the products of each left row with its `counts` right rows from `firsts` on, piece by piece, in order.
-
-    A score is an upper bound (nats) on the best completion of a product.
-    """
+    """Bound the completions of left rows' products with `counts` right rows from `firsts`, piece by piece."""
     sides = left.values + acting[left.context], right
     tops = [np.max(side, axis=1) for side in sides]
     x, y = (np.exp(a - np.where(top > -np.inf, top, 0.0)[:, None]) for a, top in zip(sides, tops, strict=True))

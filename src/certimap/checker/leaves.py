@@ -434,10 +434,7 @@ REAL_KINDS = (GAUSSIAN, *KINDS)
 
 
 def edges_of(variables: Sequence[Stored], arrays: Arrays, queried: Ints, point: Floats | None = None) -> Edges:
-    """Return the ends of every real variable's cells, ascending, by its position in the model.
-
-    Queried variables are cut as the proof says; given `point`, their values, each has one cell, its value alone.
-    """
+    """Return the ends of each real variable's cells, ascending: as the proof cuts them, or at a `point` alone."""
     found: dict[int, Floats] = {}
     real = [v for v, variable in enumerate(variables) if "states" not in variable]
     if not real:
@@ -481,10 +478,7 @@ def in_cells(question: Question, edges: Edges) -> Question:
 def leaf_logs(
     kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: CheckBudget
 ) -> Floats:
-    """Return the log values of leaves of a kind (one row of parameters each), shape (leaves, cells).
-
-    A value at which two cells meet belongs to the lower one.
-    """
+    """Return leaves' logs, shape (leaves, cells); a value at which two cells meet belongs to the lower one."""
     low, high = ends[:-1].copy(), ends[1:]
     low[1:] = np.nextafter(low[1:], np.inf)
     of_leaf, rows = log_largest if is_queried else log_share, params.tolist()

@@ -208,10 +208,7 @@ def kappa(z: Floats) -> Floats:
 
 
 def second_order(value: Floats, peak: Floats, slope: Floats, bend: Floats) -> tuple[Floats, Floats, Floats]:
-    """Bound the log of the sum of components over boxes; return bounds, looseness per variable, a good t.
-
-    The last nearly maximises. A bound is infinite or NaN if no component has a majorant that rises little.
-    """
+    """Bound logs of sums of components in boxes; return bounds (or NaN, inf), looseness per variable, a good t."""
     inner = tuple(range(2, bend.ndim))
     n_parts = value.shape[1]
     with np.errstate(all="ignore"):
@@ -551,10 +548,7 @@ class _Flattener:
 
 
 def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) -> Products:
-    """Multiply out a circuit under a query, whose real variables have one state each, the interval in `edges`.
-
-    Rejects leaves over whole numbers, and too many products.
-    """
+    """Multiply out a circuit, its real variables in `edges`; reject whole numbers, and too many products."""
     flat = _Flattener(graph.tables(arrays, question, edges, 1), graph.variable, question, edges)
     found: dict[int, _Flat] = {}
     children: list[int] = graph.children.tolist()

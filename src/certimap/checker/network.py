@@ -25,10 +25,7 @@ BLOCK = 2**16  # entries of a product computed at a time
 def summed(
     v: int, scope: Scope, tables: Tables, sizes: Sizes, budget: CheckBudget, weight: float = 1.0, side: int = 1
 ) -> Made:
-    """Return (Σ f^(1/weight))^weight over a variable, for a product f of tables, as a table and constants.
-
-    Small tables are multiplied first, and the product with the largest is computed block by block.
-    """
+    """Return (Σ f^(1/weight))^weight over a variable of a product f, block by block, as a table and constants."""
     first, *others = sorted(tables, key=lambda t: t.logs.size)
     for table in others[:-1]:
         budget.look()
@@ -317,10 +314,7 @@ class PlainNetwork:
     def eliminate(
         self, v: int, groups: Sequence[int] = (), shifts: Sequence[Floats] = (), weights: Sequence[float] = (1.0,)
     ) -> None:
-        """Maximise or sum out a variable, or one copy of it per group of its tables.
-
-        The shifts are the own tables of the later copies; the first gets the variable's own table less the shifts.
-        """
+        """Eliminate a variable, or a copy per group of its tables; `shifts`: own tables of the later copies."""
         tables, own = [self.pop(scope) for scope in sorted(self.near[v])], self.own[v]
         is_hidden, sizes = v in self.hidden, dict(self.sizes)
         self._forget(v)
@@ -437,10 +431,7 @@ def work_of_a_point(problem: ReducedModel, order: Sequence[int]) -> tuple[int, i
 def bounds_at(
     problem: ReducedModel, points: Ints, order: Sequence[int], budget: CheckBudget | None = None
 ) -> Floats:
-    """Return upper bounds on the log values of points, shape (batch,), about as close as `value_at`.
-
-    The points are the states of one more variable, on which each table with queried variables depends instead.
-    """
+    """Bound the log values of points, the states of one more variable, about as closely as `value_at`."""
     row, place = len(problem.sizes), {v: k for k, v in enumerate(problem.queried)}
     columns, total, reach = np.ascontiguousarray(points.T), np.zeros(len(points)), 0.0
     tables: list[PlainTable] = []
@@ -472,10 +463,7 @@ def bounds_at(
 def boxes_beside(
     problem: ReducedModel, answers: Sequence[Sequence[int]], budget: CheckBudget | None = None
 ) -> list[list[Flags]]:
-    """Return the boxes in which a proof makes its steps: the whole space, or the space around several answers.
-
-    A single answer is not cut out: its own value is within the threshold.
-    """
+    """Return the boxes of a proof's steps: everything, or the space around several answers."""
     everything = [np.ones(problem.sizes[v], np.bool_) for v in problem.queried]
     points = [[np.arange(len(b)) == a for b, a in zip(everything, row, strict=True)] for row in answers]
     return [everything] if len(points) == 1 else around(everything, points, budget or CheckBudget())

@@ -118,10 +118,7 @@ class Normals:
         return d, np.einsum("kij,bkj->bki", self.roots, d), np.einsum("kij,bkj->bki", roots, known)
 
     def start(self, threshold: float) -> tuple[Floats, Floats] | None:
-        """Return a box outside which the mixture is at most the threshold; None if no box is needed.
-
-        Outside it every Gaussian is at least R standard deviations away, for a sufficient R.
-        """
+        """Return a box outside which all Gaussians are far enough away to close; None if no box is needed."""
         total = float(log_sum(self.tops, 0))
         if total <= threshold:
             return None

@@ -248,10 +248,7 @@ def largest_value(
     budget: CheckBudget,
     rules: PlainRules,
 ) -> tuple[Decimal, Decimal]:
-    """Return the smallest value of an answer, and the largest value of any other feasible state of the query.
-
-    Raises TooLarge if there are too many joint states to list, or a real variable.
-    """
+    """Return the least value of an answer, and the largest of other feasible states, unless TooLarge."""
     if np.any(sizes == 0):
         raise TooLarge("values of a real variable cannot be listed")
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):

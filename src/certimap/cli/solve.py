@@ -118,22 +118,14 @@ class RequestOptions:
     def read(self, domain: Domain, case: EvidenceOptions) -> Settings:
         """Return the keywords of `Request.of`; reads the files of warm starts."""
         starts = [options.read_warm_start(text, domain, case.text) for text in self.warm_start or ()]
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
+        alike = ("epsilon", "delta", "time_limit", "max_samples", "max_nodes", "max_edges", "device")
+        named: Any = {name: vars(self)[name] for name in (*alike, "top_k", "top_mass", "workers")}
+        return named | {
             "solver": self.solver if self.preset is None else self.preset.value,
             "options": options.parse_settings(self.settings),
-            "time_limit": self.time_limit,
-            "max_samples": self.max_samples,
-            "max_nodes": self.max_nodes,
             "max_memory": options.parse_size(self.max_memory),
-            "max_edges": self.max_edges,
-            "device": self.device,
             "upper_bound": options.parse_upper_bound(self.upper_bound),
             "warm_start": starts or None,
-            "top_k": self.top_k,
-            "top_mass": self.top_mass,
-            "workers": self.workers,
         }
 
 
@@ -321,10 +313,7 @@ def _whole() -> Generator[None]:
 
 @dataclass
 class AnswerPrinter:
-    """Prints the answers to a batch as they come; several get their case number as a heading.
-
-    In JSON, one answer is an object. Several are a list, which is complete JSON even if the batch was cut short.
-    """
+    """Prints answers as they come, several with case numbers; in JSON several are a list, always complete."""
 
     rows: Sequence[BatchRow]
     as_json: bool
@@ -338,10 +327,7 @@ class AnswerPrinter:
     cut: str | None = None  # the case whose explanation Ctrl-C ended
 
     def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
-        """Print answers until they end or Ctrl-C ends them; return the exit code.
-
-        It is 0 if every case has an answer, 3 if some failed, and 130 if Ctrl-C skipped some.
-        """
+        """Print answers until they or Ctrl-C end; return 0, 3 if some failed, or 130 if Ctrl-C skipped some."""
         many = len(self.rows) > 1
         interrupted = False
         try:
@@ -457,11 +443,7 @@ def write_answers(
     answers: Iterable[MapResult | FailedQuery],
     table: AnswerTable,
 ) -> int:
-    """Answer the rows that are `asked`, show progress, and write one line per row; return the exit code.
-
-    Ctrl-C ends the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130
-    after Ctrl-C.
-    """
+    """Answer rows, show progress, and write a line per row; return 0, 3 if some failed, or 130 after Ctrl-C."""
     with Progress("rows", len(asked)) as bar:
         found, stopped = collect(bar.counted(answers))
     reached = [*found, *[None] * (len(asked) - len(found))]

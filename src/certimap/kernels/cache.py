@@ -135,11 +135,7 @@ class KernelFiles:
         self._stamp = hashlib.sha256(stamp + repr(sorted(versions().items())).encode()).digest()
 
     def load(self, key: Any) -> Any:
-        """Return the data saved under a key; None if there is none or it is out of date.
-
-        Raises DamagedKernel if the file is not as written, and ForeignKernel if another user wrote it, or may
-        write to it.
-        """
+        """Return the data of a key, None if outdated; raise DamagedKernel, or ForeignKernel of another user's."""
         found = self._content(self.path_of(key))
         if found is None or (found[:_SIZE] != self._stamp and len(found) > 2 * _SIZE):
             return None
@@ -157,10 +153,7 @@ class KernelFiles:
             return False
 
     def save(self, key: Any, data: Any, record: Record | None = None) -> None:
-        """Save data under a key, and remove outdated files.
-
-        Raises OSError if writing fails; nothing is left behind then.
-        """
+        """Save data under a key, whole or (OSError) not at all, and remove outdated files."""
         head = json.dumps({} if record is None else asdict(record)).encode("ascii")
         rest: bytes = head + b"\n" + _numba.dumps(data)
         path = self.path_of(key)
@@ -228,10 +221,7 @@ class KernelFiles:
 
 
 class KernelCache:
-    """Replacement for numba's own cache; raises RuntimeError if there is no writable folder.
-
-    Any problem with the files gives a warning, once per process, and costs a compilation.
-    """
+    """Replaces numba's cache; a problem with files warns once. RuntimeError without a writable folder."""
 
     def __init__(self, function: Any) -> None:
         self._inner: Any = _numba.FunctionCache(function)

@@ -46,10 +46,7 @@ def _uncompiled(function: F) -> F:
 
 
 def jit_part(function: F) -> F:
-    """Compile a part of kernels: callable only from kernels, and cached only as part of them.
-
-    It gets no entry point from Python, which would take most of a small function's compilation time.
-    """
+    """Compile a part of kernels alone: an entry point from Python would take most of its compilation time."""
     if numba.config.DISABLE_JIT:
         return _uncompiled(function)
     return numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)

@@ -253,10 +253,7 @@ def lift_shares(x: BoxExpansion, inside: Number, lifted: Number) -> None:
 
 @jit_part
 def take_squares(x: BoxExpansion, inside: Number, is_lifted: bool) -> tuple[Number, Number]:
-    """Fill in the covariance of the slopes, raised by kappa, and the scores.
-
-    Returns the contribution of components with tiny shares over the box, and the size of all terms.
-    """
+    """Fill in scores and the slopes' covariance, raised by kappa; return the tiny components' part, and sizes."""
     n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
     x.square[:] = 0.0
     tiny, size = 0.0, 0.0
@@ -335,10 +332,7 @@ def second_order(x: BoxExpansion, middle: Number) -> Number:
 
 @jit_part
 def half_bounds(x: BoxExpansion, variable: int, bound: Number) -> tuple[Number, Number]:
-    """Return upper bounds on the halves of the box with a variable below and above its middle.
-
-    `bound` and x come from `mixture_bound` for the whole box. Without a second-order bound, both are `bound`.
-    """
+    """Bound the halves of a box after `mixture_bound`, cut at a variable's middle; `bound` if nothing was kept."""
     if not x.kept[0] > 0.0:
         return bound, bound
     for i in range(len(x.at)):

@@ -27,10 +27,7 @@ _namespaces: dict[int, Names | NotPlain] = {}  # of copied functions, by the ide
 
 
 def plain(function: Any) -> Callable[..., Any]:
-    """Return a copy of a kernel's Python function, with copies in place of the kernels that it calls.
-
-    Raises NotPlain if one of them may reorder its sums.
-    """
+    """Return a copy of a kernel's function that calls copies of others; raise NotPlain if one may reorder sums."""
     return FunctionType(
         function.__code__, _namespace(function.__globals__), function.__name__, function.__defaults__
     )

@@ -30,10 +30,7 @@ STREAM_WORDS = 4
 
 
 def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
-    """Compile a function, and keep it on disk if it comes from a file; return its address.
-
-    Raises numba's own error if compilation fails.
-    """
+    """Compile a function (or raise numba's own error), keep it on disk if it is of a file; return its address."""
     if numba.config.DISABLE_JIT:
         _kept.append(function)
         return len(_kept) - 1

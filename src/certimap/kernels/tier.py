@@ -38,13 +38,7 @@ _TICK = 0.01  # seconds between two looks at what runs or is awaited
 
 
 class Tier:
-    """Takes the place of a dispatcher's `_compile_for_args`, which returns what is to be called with arguments.
-
-    Parameters
-    ----------
-    kernel
-        Numba's dispatcher, with a `KernelCache`.
-    """
+    """Takes the place of `_compile_for_args` in a dispatcher with a `KernelCache`: returns what to call."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel, self._compile = kernel, kernel._compile_for_args

@@ -42,10 +42,7 @@ def ascended(network: PlainNetwork, gap: float) -> Floats:
 
 
 def cut(network: PlainNetwork) -> Floats | None:
-    """Return the shifts that lower the bound most, found by maximum flows, for binary variables in pairs.
-
-    None if the network has other variables or tables, a zero, or fewer than FEWEST_PAIRS pairs.
-    """
+    """Return the shifts of a maximum flow, which lower the bound most; None unless binary, finite and in pairs."""
     tables = list(network.tables.values())
     is_binary = all(n == 2 for n in network.sizes.values()) and all(t.ndim == 2 for t in tables)
     if not is_binary or network.hidden or len(tables) < FEWEST_PAIRS:
@@ -230,10 +227,7 @@ def problem_of(network: PlainNetwork) -> Problem:
 
 
 def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed, int]]:
-    """Yield relaxations, cheap ones first, each again after further tightening, and the boxes to try with each.
-
-    The relaxation of the lowest bound comes once more at the end, without a limit on boxes.
-    """
+    """Yield relaxations as they tighten, with the boxes to try; the lowest comes once more, without a limit."""
     problem = problem_of(network)
     limits = Control.starting_now(TIGHTENING_SHARE * script.control.seconds_left)
     orders = [nuisance_first(problem, bits) for bits in (CLIQUE_BITS if problem.nuisance else CLIQUE_BITS[:1])]
@@ -259,11 +253,7 @@ def relaxations(network: PlainNetwork, script: Script) -> Iterator[tuple[Relaxed
 
 
 def covered(checked: ReducedModel, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
-    """Return steps that close boxes by a relaxation, splitting open ones, and the script's threshold (nats).
-
-    If none closes them, returns the best relaxation's bound on all boxes, with its steps; None if no relaxation
-    fits.
-    """
+    """Return steps that close boxes by a relaxation, and their threshold; else the best bound with its steps."""
     last: Relaxed | None = None
     for found, n_boxes in relaxations(PlainNetwork.of(checked), script):
         script.forget((0, 0, 0, 0))
@@ -387,10 +377,7 @@ def order_of_values(checked: ReducedModel, control: Control) -> list[int]:
 
 
 def summed_out(script: Script, part: ScriptPart) -> PlainNetwork | list[ScriptPart]:
-    """Return a part's network without hidden variables, or the parts of a split; an empty list if it closes.
-
-    If the sums do not fit, relaxations drop states first, larger ones if splits would take too many table entries.
-    """
+    """Return a part's network after its sums, or the parts of a split, none if it closes; relaxations may help."""
     network, hint = part.network, part.hint
     if isinstance(hint, Sums):
         return _as_planned(script, part, hint)

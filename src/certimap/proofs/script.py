@@ -28,11 +28,7 @@ class Open(Exception):
 
 @dataclass(eq=False)
 class ScriptPart:
-    """A network to be closed at `level` (nats), which is `slack` nats above the answer, after `depth` splits.
-
-    `answer` holds the answer's states by variable, numbered as in the model; `hint` is a plan or relaxation for
-    the hidden variables.
-    """
+    """A network to close at `level`, `slack` nats above the answer; `hint`: a plan or relaxation for sums."""
 
     network: PlainNetwork
     level: float

@@ -242,10 +242,7 @@ def _best_plan(script: Script, network: PlainNetwork, most: float) -> Eliminatio
 
 
 def _is_eliminated(script: Script, network: PlainNetwork, found: EliminationPlan | None) -> bool:
-    """Eliminate all variables of a part, if there is a plan for it.
-
-    A large elimination is only recorded: it is exact, and closes the part if rounding is far below the slack.
-    """
+    """Eliminate all variables of a part by a plan, if any; where rounding cannot matter, only record it."""
     if found is None or network.hidden:
         return False
     script.look()

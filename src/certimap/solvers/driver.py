@@ -117,10 +117,7 @@ def _whole_numbers(posterior: Posterior, request: Request) -> list[bool]:
 
 
 def _rounded(ledger: Ledger, whole: list[bool], judged: Ledger) -> Ledger:
-    """Judge a search's answer, rounded where possible, by its bound, which holds for all numbers.
-
-    The search is for half of epsilon; rounding may lose the other half.
-    """
+    """Judge a search's answer by its bound on all numbers; rounding may lose the half of epsilon that it left."""
     point, outside = ledger.best_point, ledger.external
     assert point is not None
     if judged.candidates(np.where(whole, np.rint(point), point)[None])[0] == -math.inf:
@@ -194,11 +191,7 @@ def assemble(
 
 
 def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
-    """Step until the run ends; return why it ended.
-
-    Once no draws are left, steps without any change (points, masses, bounds, nodes, memory, work) are counted: a
-    solver that needs draws and never sets `done` would step forever.
-    """
+    """Step until the run ends, or 1,000 steps in a row change nothing with no draws left; return why it ended."""
     n_idle, seen = 0, None
     while True:
         if state.done:

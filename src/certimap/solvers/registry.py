@@ -75,7 +75,7 @@ _SOLVERS: dict[str, Entry] = {
         ("paper_pac", "sampling:Pac", _PAPER),
         ("paper", "sampling:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
         ("budget", "sampling:FixedBudget", {}),
-        ("uniform_exploration", "sampling:UniformExploration", {}),
+        ("uniform_exploration", "sampling:FixedBudget", {}),
         ("cells", "baselines.cells:Cells", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
         ("doo", "box_search.optimistic:Doo", {}),
@@ -173,9 +173,7 @@ def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solv
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
-    """Return the capabilities that a solver and its warm-start heuristics need; None for "auto" where none is
-    needed in particular: the best representation is then chosen.
-    """
+    """Return the capabilities that a solver and its warm starts need; None for 'auto' if none in particular."""
     given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
     is_auto = isinstance(solver, str) and solver == "auto"
     named = ([] if is_auto else [solver]) + [item for item in given if isinstance(item, str | Solver)]
@@ -230,9 +228,7 @@ def _last_resort(posterior: Posterior) -> str:
 
 
 def expected(choice: Choice) -> str:
-    """Predict the solver that `auto` will choose on a representation that is not built yet; a solver's own limits,
-    checked only after building, may move the choice to the next one.
-    """
+    """Predict what `auto` will choose on a representation not built yet; limits known only then may change it."""
     domain, available = choice.case.query.query_domain, choice.row.offers
     searchable, weighed = Probes in available, Masses in available
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK

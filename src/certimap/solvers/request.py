@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from certimap.certify.findings import check_settings
 from certimap.certify.ledger import ExternalBound
-from certimap.core.arguments import check_number, check_whole, shown
+from certimap.core.arguments import check_number, check_whole, is_sequence, shown
 from certimap.core.control import Control, Limits
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
@@ -107,13 +107,18 @@ class Request:
             raise SolverError(f"device is {shown(device)}; expected 'cpu', 'cuda', 'cuda:N' or None")
         alike = ("epsilon", "delta", "tolerance", "top_k", "top_mass", "warm_start", "proof_bytes")
         values: Any = given
+        said, constraints = given.get("constraints"), ()
+        if not (said is None or (is_sequence(said) and not said)):
+            from certimap.core.constraints import constraints_of
+
+            constraints = constraints_of(said)
         limits = (values.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory"))
         return cls(
             solver=made(given.get("solver", "auto"), given.get("options")),
             upper_bound=ExternalBound.read(given.get("upper_bound")),
             budget=Budget(*limits),
             limits=Limits(max_edges, workers, device=device),
-            constraints=_constraints_of(given.get("constraints")),
+            constraints=constraints,
             **{name: values[name] for name in alike if name in values},
         )
 
@@ -129,12 +134,3 @@ class Request:
     def of_worker(self) -> Request:
         """Return a copy for a worker of an executor: one thread unless `workers` is given."""
         return replace(self, limits=replace(self.limits, workers=self.limits.workers or 1))
-
-
-def _constraints_of(given: Any) -> tuple[Constraint, ...]:
-    """Read constraints; None and empty lists are none."""
-    if given is None or (isinstance(given, list | tuple) and not given):
-        return ()
-    from certimap.core.constraints import constraints_of
-
-    return constraints_of(given)

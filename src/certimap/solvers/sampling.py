@@ -32,9 +32,7 @@ GROUPS = 64
 
 
 class DrawStream:
-    """Independent draws from p(q | e), in chunks that double up to a size that takes a fraction of a second; their
-    sizes and generators depend only on the seed.
-    """
+    """Independent draws from p(q | e), in chunks that double up to a limit and depend on the seed alone."""
 
     def __init__(self, posterior: Draws, rng: Generator, boxes: Boxes | None = None) -> None:
         if boxes is not None and not isinstance(posterior, Masses):
@@ -86,9 +84,17 @@ class Drawing(Solver):
 
     needs: ClassVar[tuple[Capability, ...]] = (Draws,)
     family: ClassVar[Family] = "sampling"
+    n_draws: int | None = None
+    batch: int | None = None
 
     def init(self, posterior: Draws, control: Control, rng: Generator, boxes: Boxes | None = None) -> DrawState:
         return DrawState(DrawStream(posterior, rng, boxes))
+
+    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
+        n = state.stream.next_batch(self.batch, ledger)
+        left = n if self.n_draws is None else self.n_draws - ledger.n_draws
+        ledger.draws(state.stream.take(min(n, left)))
+        return DrawState(state.stream, ledger.remaining_draws == 0 or ledger.n_draws == self.n_draws)
 
 
 @dataclass(frozen=True)
@@ -116,14 +122,13 @@ class Pac(Drawing):
         """Refuse densities, for which draws alone prove nothing."""
         return unsuited_to_densities(self.name, posterior)
 
-    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
-        ledger.draws(state.stream.take(state.stream.next_batch(self.batch, ledger)))
-        return DrawState(state.stream, done=ledger.remaining_draws == 0)
-
 
 @dataclass(frozen=True)
-class FixedDraws(Drawing):
-    """The base of methods with a fixed number of draws.
+class FixedBudget(Drawing):
+    """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
+
+    No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
+    Sources: the fixed-budget policy of PAC-MAP, dominated pairs left out, and uniform exploration, its Alg. 0.
 
     `n_draws`: the number of draws. None: `max_samples`, or 100,000 without it. `batch`: draws per batch; None:
     growing batches. The answer does not depend on it.
@@ -131,39 +136,11 @@ class FixedDraws(Drawing):
 
     n_draws: int | None = None
     batch: int | None = None
+    name: ClassVar[str] = "budget"
     ranges: ClassVar[str] = "batch, n_draws [1, inf) or None"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False, max_draws=DEFAULT_DRAWS if self.n_draws is None else self.n_draws)
-
-    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
-        n = state.stream.next_batch(self.batch, ledger)
-        if self.n_draws is not None:
-            n = min(n, self.n_draws - ledger.n_draws)
-        ledger.draws(state.stream.take(n))
-        enough = self.n_draws is not None and ledger.n_draws >= self.n_draws
-        return DrawState(state.stream, enough or ledger.remaining_draws == 0)
-
-
-@dataclass(frozen=True)
-class FixedBudget(FixedDraws):
-    """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
-
-    No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
-    Source: the fixed-budget policy of PAC-MAP; dominated pairs are left out.
-    """
-
-    name: ClassVar[str] = "budget"
-
-
-@dataclass(frozen=True)
-class UniformExploration(FixedDraws):
-    """Draw a fixed number of points and return the best, with the certificate that the draws happen to support.
-
-    Source: uniform exploration, Alg. 0 of PAC-MAP.
-    """
-
-    name: ClassVar[str] = "uniform_exploration"
 
 
 def ball_size(domain: Domain, radius: int) -> float:

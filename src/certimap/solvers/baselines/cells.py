@@ -167,9 +167,7 @@ class BoxMasses:
 
 
 def grown_boxes(posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: Generator) -> Boxes:
-    """Partition the space by a regression tree that predicts ln of the density at draws: cells are small where it
-    changes. Raises MissingDependency without scikit-learn.
-    """
+    """Partition the space by a regression tree that predicts ln of the density at draws (needs scikit-learn)."""
     sentence = "a partition by a decision tree needs scikit-learn: pip install 'certimap[learn]'"
     trees: Any = needed("sklearn.tree", sentence)
     points = posterior.sample(n_draws, rng)

@@ -32,19 +32,26 @@ def first_points(posterior: Posterior, n: int, rng: Generator) -> Points:
 
 
 @dataclass(frozen=True)
-class ClimbState:
-    """Climbs in progress: the points that still rise, and the number of starts left."""
+class WalkState:
+    """Walks in progress: their points, the number of starts left, and of steps done."""
 
     posterior: Posterior
     rng: Generator
     points: Points
-    n_left: int
+    n_left: int = 0
     n_steps: int = 0
     done: bool = False
 
 
+class Walk(LabelHeuristic):
+    """The base of heuristics that change the points of several walks together."""
+
+    def effort(self, state: WalkState) -> Effort:
+        return Effort(work=state.n_steps)
+
+
 @dataclass(frozen=True)
-class HillClimb(LabelHeuristic):
+class HillClimb(Walk):
     """From several starts, repeats the one-variable change that raises the probability most, until none does.
 
     Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
@@ -58,14 +65,11 @@ class HillClimb(LabelHeuristic):
     name: ClassVar[str] = "hill_climb"
     ranges: ClassVar[str] = "restarts, batch [1, inf)"
 
-    def effort(self, state: ClimbState) -> Effort:
-        return Effort(work=state.n_steps)
-
-    def start(self, posterior: Posterior, control: Control, rng: Generator) -> ClimbState:
+    def start(self, posterior: Posterior, control: Control, rng: Generator) -> WalkState:
         nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
-        return ClimbState(posterior, rng, nothing, self.restarts)
+        return WalkState(posterior, rng, nothing, self.restarts)
 
-    def step(self, state: ClimbState, ledger: Ledger) -> ClimbState:
+    def step(self, state: WalkState, ledger: Ledger) -> WalkState:
         points, n_left = state.points, state.n_left
         if not len(points):
             n = min(self.batch, n_left)
@@ -80,18 +84,7 @@ class HillClimb(LabelHeuristic):
 
 
 @dataclass(frozen=True)
-class ChainState:
-    """Chains: their current points, and the number of sweeps done."""
-
-    posterior: Posterior
-    rng: Generator
-    points: Points
-    n_sweeps: int = 0
-    done: bool = False
-
-
-@dataclass(frozen=True)
-class AnnealedGibbs(LabelHeuristic):
+class AnnealedGibbs(Walk):
     """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
 
     Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
@@ -114,16 +107,13 @@ class AnnealedGibbs(LabelHeuristic):
         if self.cold > self.hot:
             raise SolverError(f"hot={self.hot!r}, cold={self.cold!r}; expected 0 < cold <= hot")
 
-    def effort(self, state: ChainState) -> Effort:
-        return Effort(work=state.n_sweeps)
+    def start(self, posterior: Posterior, control: Control, rng: Generator) -> WalkState:
+        return WalkState(posterior, rng, first_points(posterior, self.chains, rng))
 
-    def start(self, posterior: Posterior, control: Control, rng: Generator) -> ChainState:
-        return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
-
-    def step(self, state: ChainState, ledger: Ledger) -> ChainState:
-        if state.n_sweeps == 0:
+    def step(self, state: WalkState, ledger: Ledger) -> WalkState:
+        if state.n_steps == 0:
             ledger.candidates(state.points)
-        progress = state.n_sweeps / max(self.sweeps - 1, 1)
+        progress = state.n_steps / max(self.sweeps - 1, 1)
         temperature = self.hot * (self.cold / self.hot) ** progress
         points = state.points.copy()
         for variable in state.rng.permutation(len(state.posterior.domain)).tolist():
@@ -131,8 +121,8 @@ class AnnealedGibbs(LabelHeuristic):
             if ledger.control.should_stop:
                 break
         ledger.candidates(points)
-        n_sweeps = state.n_sweeps + 1
-        return replace(state, points=points, n_sweeps=n_sweeps, done=n_sweeps >= self.sweeps)
+        done = state.n_steps + 1 >= self.sweeps
+        return replace(state, points=points, n_steps=state.n_steps + 1, done=done)
 
 
 def _redraw(posterior: Posterior, points: Points, variable: int, temperature: float, rng: Generator) -> None:
@@ -150,10 +140,7 @@ def _redraw(posterior: Posterior, points: Points, variable: int, temperature: fl
 
 @dataclass
 class TreeNode:
-    """A partial assignment: the variable that it branches on, and statistics of its children by state.
-
-    `value` is ln of the best completion seen below each child; `closed` marks children without unseen points.
-    """
+    """A partial assignment's variable, and by state: visits, ln of the best completion, whether none is unseen."""
 
     variable: int
     prior: Floats

@@ -27,9 +27,7 @@ HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a 
 
 
 def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
-    """Draw n independent points from the open boxes, in proportion to mass; where they are too many to `unpack`,
-    each draw first picks a box, by its known mass, then a point inside.
-    """
+    """Draw n points from the open boxes by mass; if these are too many to `unpack`, pick a box for each first."""
     if unpack:
         boxes = state.layout.public(state.open.boxes(slice(None)))
         return state.posterior.sample(n, state.rng, boxes=boxes)
@@ -368,9 +366,7 @@ class Frontier(Solver):
         state.done = state.done or ((short or apart) and ledger.satisfied)
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
-        """Whether to search for the exact answer beyond epsilon: only early on, when an easy query costs little,
-        and never in a real domain, where intervals around a maximum shrink slowly.
-        """
+        """Whether to search beyond epsilon: only early on, and not for real variables, where it takes too long."""
         return state.work < self.exact_work and state.posterior.domain.is_discrete
 
     def _tightens(self, state: FrontierState, ledger: Ledger) -> bool:

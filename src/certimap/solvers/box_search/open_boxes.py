@@ -104,9 +104,7 @@ class OpenBoxes:
         return SearchBoxes(mask, self._low[: self.n][rows].copy(), self._high[: self.n][rows].copy())
 
     def take(self, count: int, deepest: bool, scales: Floats | None = None) -> OpenRows:
-        """Remove and return up to `count` boxes: the deepest, which keeps the table small; else the widest in
-        units of `scales` of the real variables (inf for others); else those of largest bound.
-        """
+        """Remove up to `count` boxes: the deepest, the widest in units of `scales`, or those of largest bound."""
         if count >= self.n:
             rows = np.arange(self.n)
         elif deepest:

@@ -27,10 +27,7 @@ MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in on
 
 @dataclass(frozen=True, eq=False)
 class ExponentFrame:
-    """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
-
-    It comes from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
-    """
+    """The unit 2^(exponent + offset) of entries, by context and hidden state: the largest possible is about 1."""
 
     exponent: int = 0  # the exponent of the whole set
     # int64, shape (contexts, hidden states); empty if all are 0, which is usual
@@ -49,9 +46,7 @@ class ExponentFrame:
         return self.offsets.size == 0
 
     def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
-        """Convert a functional to doubles for vectors in this frame, at most `bound`; return them and the exponent
-        of their unit, `ZERO` if it maps all vectors to 0.
-        """
+        """Return a functional as doubles for vectors up to `bound`, and the exponent of its unit (`ZERO` of 0)."""
         out = np.empty(functional.shape)
         top = int(kernels.scaled(functional.pair, self.offsets, bound.mantissa, out))
         return out, top if top == ZERO else top + self.exponent
@@ -153,9 +148,7 @@ class VectorSet:
         return self.keep(alive), alive, work
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
-        """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima; also
-        return the old row that each new row points to.
-        """
+        """Keep the best rows, merge similar others, to about `limit`; also return the old row of each new one."""
         n_contexts = int(np.count_nonzero(np.diff(self.ptr)))
         n_exact = min(len(self), max(limit // 2, 0))
         cutoff = -np.inf if n_exact >= len(self) else float(np.partition(scores, -n_exact - 1)[-n_exact - 1])

@@ -110,9 +110,7 @@ class SetPass:
         return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
     def threshold(self, top: int, is_whole: bool) -> float:
-        """Return the threshold in units of 2^top, about the largest value that a set can reach; raised to the
-        floor, or without effect where nothing has underflowed (`is_whole`).
-        """
+        """Return the threshold in units of 2^top, raised to the floor; none where nothing has underflowed."""
         if top == ZERO:
             return 0.0
         exponent = self.log_threshold / LN2 - top
@@ -259,10 +257,7 @@ class RegionVisit:
         return found, scores[rows]
 
     def _shrink(self, found: VectorSet, scores: Floats, mixtures: bool = False) -> VectorSet:
-        """Drop rows that others, or mixtures of others, dominate; merge the rest if there are still too many.
-
-        Mixtures are sound for one answer only: with several, one better row could account for all of them.
-        """
+        """Drop rows that others dominate, or mixtures (sound for one answer); merge the rest if too many."""
         found, scores = self._crowded(found.rescaled(), scores)
         self.run.work += len(found) * 64
         if self.run.top_k > 1 and self.run.top_k * len(found) > COMPARED:

@@ -35,9 +35,7 @@ STEP_WORK = 20_000_000
 
 @dataclass(eq=False)
 class Climb:
-    """Hill climbs: for each point that moved last, a round tries all improving one-variable changes together, the
-    better half of them, and the best alone.
-    """
+    """Hill climbs: from each point that moved last, all improving single changes, half of them, and the best."""
 
     points: Points
     values: Floats
@@ -70,9 +68,7 @@ class Climb:
 
 @dataclass(eq=False)
 class Neighbours:
-    """A list of the best points, grown by one-variable changes of its points, best first: a good k-th best point,
-    the threshold of the search, saves most of its work.
-    """
+    """The best points, grown by single changes of them, best first: a good k-th best saves most of the work."""
 
     expanded: set[int] = field(default_factory=set[int])
     is_done: bool = False

@@ -259,10 +259,7 @@ class AndOrSpace:
 
 @dataclass(frozen=True)
 class AndOrSolver(WholeSpaceSolver):
-    """A search of the AND/OR space of a query, bounded by mini-buckets.
-
-    `i_bound`, `iterations`: of the mini-bucket relaxation, see `wmb`.
-    """
+    """A search of a query's AND/OR space; `i_bound` and `iterations` are of the mini-buckets that bound it."""
 
     i_bound: int = 10
     iterations: int = 10

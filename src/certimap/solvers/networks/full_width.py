@@ -64,10 +64,7 @@ class Box(NamedTuple):
 
 @dataclass(eq=False)
 class Dive:
-    """A way down to one assignment: the next box, and the boxes before a number of variables was fixed.
-
-    `size`: how many variables a move frees; 0 of a dive from what is open. `before`: the best answer at its start.
-    """
+    """A way down to one assignment; `size`: variables that a move frees, `before`: the best answer so far."""
 
     mask: Mask
     share: float

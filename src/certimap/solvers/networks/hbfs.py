@@ -43,11 +43,7 @@ OUTSIDE_FROM = 200_000_000  # table entries visited before another program is ca
 
 @dataclass
 class HybridState:
-    """The tree of subproblems, and what has been reported of it.
-
-    `share` says how much of what epsilon grants the parts may use; a search that ended without a certificate
-    begins anew with less.
-    """
+    """The tree of subproblems, what was reported of it, and the `share` of epsilon that its parts may use."""
 
     posterior: MpePosterior
     root: Reduction | None
@@ -215,11 +211,7 @@ class HybridBestFirst(Solver):
         return True
 
     def _eliminates_whole(self, state: HybridState, ledger: Ledger) -> bool:
-        """Eliminate the problem as it was before its reduction, if that is cheaper, after a share of a search.
-
-        Variables that a reduction maximises away join their neighbours: with a 24x24 grid the largest table grows
-        from 2^25 entries to 2^33.
-        """
+        """Eliminate the unreduced problem if cheaper: reductions may widen it (a 24x24 grid from 2^25 to 2^33)."""
         context, root, problem = state.context, state.root, state.posterior.problem
         assert root is not None
         if context.lists_all or state.kept or not context.n_nodes or not self.quick_entries:

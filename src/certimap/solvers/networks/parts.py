@@ -63,10 +63,7 @@ class Context:
         return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
 
     def searched_before(self, elimination: EliminationPlan) -> float:
-        """Return how many entries a search may visit before an elimination: a share of what that takes.
-
-        Where the time left is far more than the elimination needs, most searches as long as it are best cut short.
-        """
+        """Return the entries a search may visit before an elimination: a share, if that would end soon anyhow."""
         seconds = elimination.n_entries / (ENTRIES_PER_SECOND * self.workers)
         is_affordable = seconds <= min(AFFORDABLE, TIME_SHARE * self.control.seconds_left)
         share = SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
@@ -98,10 +95,7 @@ def level_of(component: Component, context: Context) -> int:
 
 
 def incumbent_of(component: Component, costs: Costs, context: Context) -> Ints:
-    """Return the best assignment as the kernels keep it: value less constant, then states.
-
-    None, where all good assignments are wanted: nothing may be cut for not being better than the best.
-    """
+    """Return the best assignment for kernels: value less constant, states; none where all good ones are wanted."""
     incumbent = np.zeros(len(costs.variables) + 1, np.int64)
     incumbent[0] = HARD
     if component.value > FLOOR and not context.lists_all:
@@ -137,23 +131,30 @@ PIECES_PER_CLIMB = 8
 MOVES_SHARE = 0.15  # of a search's work, for moves of many variables
 
 
-class Settled:
-    """Nothing is open."""
+class Phase:
+    """What is done for a component: `advance` does a piece of it. `open_bound`: units of what is open."""
 
     open_bound = HARD
-    is_done = True
+    is_done = False
     n_parts = 1
     n_bytes = 0
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        """Do a piece of work; return the phase that goes on."""
+        raise NotImplementedError
+
+
+class Settled(Phase):
+    """Nothing is open."""
+
+    is_done = True
 
     def advance(self, component: Component, context: Context) -> Phase:
         return self
 
 
-class Eliminating:
+class Eliminating(Phase):
     """Exact maximisation in one piece; where the time is up meanwhile, what came before stands."""
-
-    is_done = False
-    n_parts = 1
 
     def __init__(self, before: Phase) -> None:
         self.open_bound, self.n_bytes = before.open_bound, before.n_bytes
@@ -179,7 +180,7 @@ class Eliminating:
             component.report(states)
 
 
-class Delegating:
+class Delegating(Phase):
     """What dual ascent has left is a problem of its own."""
 
     def __init__(self, child: Reduction, kept: dict[int, Ints], component: Component) -> None:
@@ -219,14 +220,8 @@ class Delegating:
         return {v: int(kept[states.get(v, 0)]) for v, kept in self._kept.items()}
 
 
-class Ascending:
-    """Dual ascent at the root, with local search for incumbents.
-
-    The costs are laid out when they are first needed: where elimination comes first, they never are.
-    """
-
-    is_done = False
-    n_parts = 1
+class Ascending(Phase):
+    """Dual ascent at the root, with local search; costs are laid out when they are first needed."""
 
     def __init__(self, component: Component) -> None:
         self._component = component
@@ -275,10 +270,8 @@ class Ascending:
         )
 
 
-class Searching:
+class Searching(Phase):
     """Hybrid best-first search; elimination instead, once it has cost as much as that would."""
-
-    n_parts = 1
 
     def __init__(self, component: Component, costs: Costs, dual: DualState, context: Context) -> None:
         self._costs = costs
@@ -391,11 +384,6 @@ def reduced_phase(
     return Delegating(Reduction(problem, context, known), kept, component)
 
 
-Phase = (
-    Settled | Eliminating | Delegating | Ascending | Searching
-)  # each with open_bound, is_done, n_bytes, advance
-
-
 class Reduction:
     """A problem simplified and split into components whose values add up.
 
@@ -494,10 +482,7 @@ def order_of(problem: Problem, context: Context) -> Elimination:
 
 
 class Component:
-    """A connected problem with the best assignment known, an upper bound, and the phase that its solution is in.
-
-    `closed`: the largest bound of what has been cut, in units. `suggested`: what the bound was last decoded to.
-    """
+    """A connected problem: its phase, best assignment, largest bound cut (`closed`), and last decoding."""
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
         self.problem = problem

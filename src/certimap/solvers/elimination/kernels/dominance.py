@@ -30,10 +30,7 @@ FEWEST = 3  # least rows of a context to look for combinations
 
 @jit(inline="never")
 def spatial_order(values: Floats, start: int, stop: int, leaf: int, order: Ints) -> None:
-    """Write an order of rows start..stop in which neighbours are similar; runs of `leaf` rows are the cells.
-
-    Halves the rows by the median of the widest coordinate until at most `leaf` rows remain.
-    """
+    """Order rows start..stop by halving them at medians of the widest coordinates; `leaf` rows make a cell."""
     width = values.shape[1]
     n = stop - start
     for i in range(n):

@@ -69,10 +69,7 @@ def reduce(matrix: WideArrays, context: Ints, hidden: Ints, out: WideArrays) -> 
 
 @jit()
 def project(matrix: WideArrays, table: WideArrays, shape: Shape, is_query: bool, out: WideArrays) -> None:
-    """Map a functional on a region's separator down to its joint space, through its table.
-
-    The table's exponents may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
-    """
+    """Map a functional on a separator through the table, whose exponents may be empty, to the joint space."""
     n_sq, n_sh, n_rq, n_rh, k = shape
     has_exponents = len(table.exponent) > 0
     total, top = np.empty(k), np.empty(k, np.int64)
@@ -154,10 +151,7 @@ def framed_table(
     limit: int,
     out: Floats,
 ) -> None:
-    """Rescale a region's table between two frames: table 2^(shift + joint offset - out offset).
-
-    Exponents are capped at `limit`; exponents and `offsets`, of the joint and of the result, may be empty.
-    """
+    """Rescale a table by 2^(shift + joint offset - out offset), at most 2^`limit`; offsets may be empty."""
     n_sq, n_sh, n_rq, n_rh, k = shape
     joint_offsets, out_offsets = offsets
     has_exponents, has_joint, has_out = len(table.exponent) > 0, joint_offsets.size > 0, out_offsets.size > 0
