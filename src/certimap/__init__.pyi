@@ -87,6 +87,7 @@ from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networks import unroll as unroll
 from certimap.interop.networkx_graphs import to_networkx as to_networkx
 from certimap.io.formats import read as read
+from certimap.io.formats import write as write
 from certimap.learn import datasets as datasets
 from certimap.networks import BayesianNetwork as BayesianNetwork
 from certimap.networks import Factor as Factor

@@ -130,6 +130,7 @@ def targets() -> dict[str, Target]:
         "npz": Target("npz", seeds.native_seeds(), read, mutate=mutated_archive),
         "gz": Target("uai.gz", tuple(gzip.compress(t, mtime=0) for t in (seeds.UAI, seeds.MARKOV)), read),
         "csv": Target("csv", (seeds.CSV, b"A;X\nlo;1.0\nhi;0.5\n"), table, typed),
+        **{name: Target(name, (text,), table, typed) for name, text in seeds.CASES.items()},
         "json": Target("json", (seeds.JSON,), assignments, typed),
         "evid": Target("evid", (seeds.EVID,), evidence, typed),
         "query": Target("query", (seeds.QUERY,), queries, typed),

@@ -174,6 +174,11 @@ EVID = b"2\n1 0 1\n2 0 0 1 2\n"
 MAP = b"0 2\n1 1\n# c\n1\n\n"
 QUERY = b"2 0 1 /* c */\n"
 
+CASES = {
+    "cas": b"// ~->[CASE-1]->~\nIDnum A X NumCases\n1 lo * 2\n2 hi 0.5 1\n",
+    "dat": b"A,X\nlo,N/A\n<EMPTY>,1.5\n",
+    "arff": b"% c\n@relation r\n@attribute A {lo, hi}\n@attribute 'X' real\n@data\nlo,?\n?,'1.5'\nhi,2\n",
+}
 FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is text, by its suffix
     "bif": (BIF,),
     "uai": (UAI, MARKOV),

@@ -23,7 +23,7 @@ from certimap.io import evidence as files
 from certimap.io.evidence import ASSIGNMENT_FORMATS, Asked, Evidence, EvidenceCase, TextOptions
 from certimap.io.files import parsed_json, suffix_of
 from certimap.io.formats import suffixes
-from certimap.io.text_tables import SUFFIXES, TextTable, read_text_table
+from certimap.io.text_tables import CASES, SUFFIXES, TextTable, read_text_table
 from certimap.solvers.registry import names
 
 
@@ -313,7 +313,7 @@ class EvidenceOptions:
 
     def read_rows(self) -> TextTable | None:
         """Return the table of --rows, if it is one."""
-        if self.evidence_file is None or suffix_of(self.evidence_file) not in SUFFIXES:
+        if self.evidence_file is None or suffix_of(self.evidence_file) not in (*SUFFIXES, *CASES):
             return None
         return read_text_table(self.evidence_file, encoding=self.encoding, separator=self.separator)
 

@@ -7,7 +7,7 @@ the others.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from os import fspath
@@ -18,9 +18,9 @@ from certimap.core.domain import Categorical, Domain
 from certimap.core.query import explicit_form
 from certimap.core.steps import STEP, by_step
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
-from certimap.io.files import AnyPath, parsed_json, parsing
+from certimap.io.files import AnyPath, parsed_json, parsing, suffix_of
 from certimap.io.formats import Format, format_of, table_of
-from certimap.io.text_tables import SUFFIXES, read_text_table
+from certimap.io.text_tables import CASES, MARKS, SUFFIXES, read_text_table
 from certimap.io.uai import read_evidence, read_map, read_query
 
 Evidence = dict[str, Any]
@@ -78,7 +78,7 @@ def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
 
 def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a table with names in the first row: one case per further row."""
-    table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+    table = read_text_table(path, encoding=options.encoding, separator=options.separator, missing=MARKS)
     extra = [name for name in table.names if name not in domain]
     with parsing(path, 1):
         for name in extra if options.strict or len(extra) == len(table.names) else ():
@@ -100,7 +100,7 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evid
 
 def read_steps(path: AnyPath, options: TextOptions = NO_OPTIONS) -> tuple[int, Callable[[Domain], Evidence]]:
     """Read a .csv with a row per step: return the number of steps, and a function that returns their evidence."""
-    table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+    table = read_text_table(path, encoding=options.encoding, separator=options.separator, missing=MARKS)
     if len(table.names) == 1 and table.lines and table.lines[-1] > len(table.lines) + 1:
         text = "has a blank line, which may be a step without an observation"
         raise ParseError(f"{text}; expected a column 'step' with the steps' numbers", path)
@@ -199,30 +199,19 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
     ]
 
 
-def _evid_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
-    """Read pairs of variable and state by number."""
-    cases = read_evidence(path, kind=options.layout, encoding=options.encoding)
-    return _numbered(path, domain, ((None, evidence) for evidence in cases))
+def _numbered(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
+    """Read pairs of variable and state, query variables, or both, by number."""
 
-
-def _query_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
-    """Read query variables by number."""
-    return _numbered(path, domain, [(read_query(path, options.encoding), {})])
-
-
-def _map_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
-    """Read queries with their evidence by number."""
-    return _numbered(path, domain, read_map(path, options.encoding))
-
-
-def _numbered(
-    path: AnyPath, domain: Domain, cases: Iterable[tuple[list[int] | None, Mapping[int, int]]]
-) -> list[EvidenceCase]:
     def read(query: list[int] | None, evidence: Mapping[int, int]) -> Asked:
         names = None if query is None else [_name(domain, v) for v in query]
         return names, {_name(domain, v): _state(domain, v, s) for v, s in evidence.items()}
 
-    found = list(cases)
+    found: list[tuple[list[int] | None, dict[int, int]]] = []
+    if suffix_of(path) == "evid":
+        found += [(None, case) for case in read_evidence(path, kind=options.layout, encoding=options.encoding)]
+    else:
+        is_map = suffix_of(path) == "map"
+        found += read_map(path, options.encoding) if is_map else [(read_query(path, options.encoding), {})]
     places = [fspath(path) if len(found) == 1 else f"{fspath(path)}, case {k}" for k in range(1, len(found) + 1)]
     return [EvidenceCase(place, partial(read, *case)) for place, case in zip(places, found, strict=True)]
 
@@ -242,13 +231,13 @@ def _state(domain: Domain, number: int, state: int) -> Any:
 
 
 EVIDENCE_FORMATS = table_of(
-    Format("evid", "states by number", _evid_cases),
-    *(Format(suffix, "one case per row", _csv_cases) for suffix in SUFFIXES),
+    Format("evid", "states by number", _numbered),
+    *(Format(suffix, "one case per row", _csv_cases) for suffix in (*SUFFIXES, *CASES)),
     Format("json", "values by name", _json_cases),
 )
 QUERY_FORMATS = table_of(
-    Format("query", "variables by number", _query_cases),
-    Format("map", "queries with their evidence, by number", _map_cases),
+    Format("query", "variables by number", _numbered),
+    Format("map", "queries with their evidence, by number", _numbered),
     Format("json", "a list of names", _json_query),
 )
 ASSIGNMENT_FORMATS = table_of(

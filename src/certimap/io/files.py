@@ -21,7 +21,8 @@ from certimap.errors import CertimapError, ModelError, ParseError, WriteError, d
 
 AnyPath = str | PathLike[str]
 
-TABLES = ("csv", "tsv", "xlsx", "xls", "parquet", "feather", "arff")  # suffixes of data files, never of models
+# suffixes of data files, never of models
+TABLES = ("csv", "tsv", "xlsx", "xls", "parquet", "feather", "arff", "cas", "dat")
 
 FREE_BYTES = 2**24  # unpacked size that is always accepted
 MAX_RATIO = 100  # limit on the ratio beyond that; numbers as text compress to about a tenth

@@ -109,11 +109,11 @@ def format_of(
     name = (suffix_of(path) if format is None else format).lower().removeprefix(".")
     found = table.get(name)
     if found is None:
+        told, hint = f".{name}" if name else "a name without a suffix", did_you_mean(name, table)
         if name in TABLES and what == "model":
-            raise ParseError("holds a table, and no model; cm.learn.hclt(data) learns a model from its rows", path)
-        told = f".{name}" if name else "a name without a suffix"
+            hint = "; a table is no model, and cm.learn.hclt(data) learns one from its rows"
         text = f"{told!r} names no {what} format; expected {suffixes(table, ', ')}"
-        raise ParseError(f"{text}, each with .gz{did_you_mean(name, table)}", path)
+        raise ParseError(f"{text}, each with .gz{hint}", path)
     return found
 
 
@@ -144,10 +144,12 @@ def read(
     return chosen.reader(path, encoding, **options) if chosen.is_text else chosen.reader(path)
 
 
+@keywords_hinted()
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:
-    """Write a `model`, whole or not at all; the suffix of `path`, or `format`, names the format; .gz compresses.
+    """Write a `model` to a file, whole or not at all, as `model.write(path)` does.
 
-    Raises ParseError for an unknown format, and ModelError if the format cannot hold the model.
+    The suffix of `path` names the format (see `read`), and .gz behind it compresses; `format` overrides it. Raises
+    ParseError for an unknown format, with a list of the known ones, and ModelError if it cannot hold the model.
     """
     chosen = format_of(path, format)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):

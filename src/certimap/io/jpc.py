@@ -1,16 +1,7 @@
-"""`.jpc`: circuits of Juice (ProbabilisticCircuits.jl).
+"""`.jpc`: circuits of Juice (ProbabilisticCircuits.jl), `jpc NODES` and then a line per node, as `_LAYOUTS` shows.
 
-    jpc NODES
-    L ID VTREE LITERAL
-    I ID VTREE VARIABLE STATE
-    C ID VTREE VARIABLE LOG-PROBABILITY ...
-    B ID VTREE VARIABLE N LOG-P                         binomial, states 0 to N
-    G ID VTREE VARIABLE MEAN SD
-    P ID VTREE COUNT CHILD ...
-    S ID VTREE COUNT {CHILD LOG-WEIGHT} ...
-
-Children stand before parents, and the last line is the root. Variables are numbered from 1. pyjuice gives
-the same suffix to its pickles: see `certimap.io.pyjuice`.
+Children stand before parents, and the last line is the root. Variables are numbered from 1; a binomial leaf has
+the states 0 to N. pyjuice gives the same suffix to its pickles: see `certimap.io.pyjuice`.
 """
 
 from __future__ import annotations

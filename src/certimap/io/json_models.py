@@ -2,12 +2,7 @@
 
 deeprob-kit's files (`save_spn_json`) have `edges`, or `links` from older versions of networkx, from children to
 parents; SparC's (`CircuitSerializer`) list the children of each node. Variables of circuits are named by their
-numbers in the file, from 0; numbers without leaves are dropped. States are 0, 1, ....
-
-Linear-Gaussian networks are written by hand: an object with `format` ("linear-gaussian") and `variables`, a list.
-A discrete variable has `name`, `states`, `parents` (discrete ones; absent for none) and `table`, nested lists with
-one level per parent and its own states last. A real one has `name`, `parents`, `intercept`, `coefficients` and
-`sd`, as `LinearGaussian` takes them.
+numbers in the file, from 0; numbers without leaves are dropped. docs/formats.md shows linear-Gaussian networks.
 """
 
 from __future__ import annotations

@@ -1,34 +1,10 @@
 """Boolean circuits (conjunctions, disjunctions, literals) as circuits over variables that are False or True.
 
-`.nnf`: deterministic decomposable formulas from c2d and d4; weights of literals come from elsewhere.
-
-c2d (and Dsharp, miniC2D), children before parents, nodes numbered by their lines from 0, the last one the root:
-
-    nnf NODES EDGES VARIABLES
-    L LITERAL
-    A COUNT CHILD ...                       a conjunction; A 0 is true
-    O VARIABLE COUNT CHILD ...              a disjunction; O 0 0 is false
-
-d4, nodes and arcs in any order, node 1 the root; the literals on an arc hold below it:
-
-    o ID 0      a ID 0      t ID 0      f ID 0
-    PARENT CHILD LITERAL ... 0
-
-`.sdd` and `.psdd`: (probabilistic) sentential decision diagrams of the SDD package and PySDD.
-
-    sdd NODES                                           psdd NODES
-    F ID        T ID                                    T ID VTREE VARIABLE LOG-PROBABILITY
-    L ID VTREE LITERAL                                  L ID VTREE LITERAL
-    D ID VTREE COUNT {PRIME SUB} ...                    D ID VTREE COUNT {PRIME SUB LOG-WEIGHT} ...
-
-Children stand before parents, and the last line is the root. A file of the same name with the suffix .vtree, if
-present, gives the variables; else they are 1 to the largest that occurs.
-
-Weights of literals come from a mapping or a file, which may be the CNF itself. Its lines have one of these forms:
-
-    LITERAL WEIGHT                          d4
-    c p weight LITERAL WEIGHT 0             model counting competitions, in a CNF
-    c weights W1 W-1 W2 W-2 ...             c2d and miniC2D, in a CNF
+`.nnf`: deterministic decomposable formulas from c2d and d4. `.sdd`, `.psdd`: (probabilistic) sentential decision
+diagrams of the SDD package and PySDD. docs/formats.md shows the lines of each, and those of weights of literals,
+which come from a mapping or a file. Children stand before parents, and the last line is the root, except with d4,
+where node 1 is. A file of the same name with the suffix .vtree, if present, gives the variables of diagrams; else
+they are 1 to the largest that occurs.
 """
 
 from __future__ import annotations

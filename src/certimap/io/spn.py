@@ -1,12 +1,7 @@
-"""`.spn` text: circuits, one node per line, children before parents, the last line the root.
+"""`.spn` text: circuits, one node per line, children before parents, the last line the root (see docs/formats.md).
 
-    indicator ID VAR STATE        (also: l ID VAR STATE)
-    gaussian ID VAR MEAN SD       (and other kinds of leaves by their name: NAME ID VAR PARAMETER ...)
-    + ID CHILD WEIGHT CHILD WEIGHT ...
-    * ID CHILD CHILD ...
-
-Variables are named by their number; states are 0..K-1 with K one more than the largest state in the
-file; ids are any integers. `#` begins a comment line.
+Variables are named by their number; states are 0..K-1 with K one more than the largest state in the file; ids are
+any integers. `#` begins a comment line.
 """
 
 from __future__ import annotations

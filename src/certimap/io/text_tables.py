@@ -1,9 +1,14 @@
-"""Tables in text files: cells between separators, with or without names in the first row."""
+"""Tables in text files: cells between separators, with or without names in the first row.
+
+Also case files: Netica's `.cas` (`//` comments, IDnum, and NumCases, by which rows are repeated), Hugin's `.dat`,
+GeNIe's `.txt` and Weka's `.arff` (names in `@attribute` lines, rows after `@data`).
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,7 +29,11 @@ from certimap.io.cells import CODE, MISSING, Convention, conventions, day_of
 from certimap.io.files import AnyPath, read_text, suffix_of
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-SUFFIXES = ("csv", "tsv", "txt")
+SUFFIXES = ("csv", "tsv", "txt")  # also written
+CASES = ("cas", "dat", "arff")  # only read
+MARKS = ("*", "<empty>")  # of missing values in case files
+_MOST_ROWS = 10**7  # repeated ones
+_ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"[^"]*"|[^\s{]+)""", re.IGNORECASE)
 _BY_NAME = {**{name: sign for sign, name in SEPARATORS.items()}, "space": " ", "\\t": "\t"}
 _SAMPLE_ROWS = 100
 Column = Ints | Floats | NDArray[np.object_]
@@ -142,9 +151,13 @@ def read_text_table(
     ParseError for a file without rows, a column without a name or with another's, and a file that two separators
     fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.
     """
-    text = read_text(path, encoding)
-    sign = _sniffed(path, text) if separator is None else separator_of(separator)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True)
+    text, suffix, quote = read_text(path, encoding), suffix_of(path), '"'
+    if suffix == "arff":
+        (text, quote), separator = _of_weka(path, text), ","
+    elif suffix == "cas":
+        text = re.sub(r"(?m)^[ \t]*//.*", "", text)
+    sign = _sniffed(path, text, " " * (suffix in ("cas", "txt"))) if separator is None else separator_of(separator)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True, quotechar=quote)
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
@@ -161,9 +174,38 @@ def read_text_table(
         del rows[0], lines[0]
     if not rows:
         raise ParseError("the table has no rows; at least one is needed", path)
-    marks = MISSING | {mark.strip().lower() for mark in missing}
+    marks = MISSING | {mark.strip().lower() for mark in missing} | {*(MARKS if suffix in (*CASES, "txt") else ())}
     table = TextTable(fspath(path), names, rows, lines, sign, decimal, marks)
+    table = _of_netica(table) if suffix == "cas" else table
     return _with_names(table) if header else table
+
+
+def _of_weka(path: AnyPath, text: str) -> tuple[str, str]:
+    """Return rows below their names, on the lines where they were, and the sign for quotes."""
+    lines = ["" if line.lstrip().startswith("%") else line.strip() for line in text.split("\n")]
+    start = next((k for k, line in enumerate(lines) if line.lower().startswith("@data")), len(lines))
+    names = [match[1].strip("'\"") for match in map(_ATTRIBUTE.match, lines[:start]) if match]
+    sparse = next((k for k, line in enumerate(lines) if k > start and line.startswith("{")), None)
+    if not names or start == len(lines) or sparse is not None:
+        told = "has no @attribute before @data, or sparse rows; expected names, and a value for each in each row"
+        raise ParseError(told, path, None if sparse is None else sparse + 1)
+    quote = '"' if any('"' in line for line in lines[start:]) else "'"
+    head = ",".join(quote + name.replace(quote, 2 * quote) + quote for name in names)
+    return "\n".join([*[""] * start, head, *lines[start + 1 :]]), quote
+
+
+def _of_netica(table: TextTable) -> TextTable:
+    """Leave out IDnum, and repeat rows by NumCases."""
+    rows, lines = list[list[str]](), list[int]()
+    kept = [k for k, name in enumerate(table.names) if name not in ("IDnum", "NumCases")]
+    for number, line in enumerate(table.lines):
+        row = table.checked_row(number)
+        count = row[table.names.index("NumCases")] if "NumCases" in table.names else "1"
+        if not (count.isdecimal() and len(count) < 9 and int(count) + len(rows) <= _MOST_ROWS):
+            raise ParseError(f"NumCases is {count[:20]!r}; expected whole numbers, few in all", table.path, line)
+        rows += [[row[k] for k in kept]] * int(count)
+        lines += [line] * int(count)
+    return replace(table, names=[table.names[k] for k in kept], rows=rows, lines=lines)
 
 
 def separator_of(text: str) -> str:
@@ -175,10 +217,12 @@ def separator_of(text: str) -> str:
     return sign
 
 
-def _sniffed(path: AnyPath, text: str) -> str:
-    """Return the separator that gives most of the first rows as many cells as the header, more than one."""
+def _sniffed(path: AnyPath, text: str, last: str = "") -> str:
+    """Return the separator that gives most of the first rows as many cells as the header; `last` is tried last."""
     agreeing: dict[str, int] = {}
-    for sign in SEPARATORS:
+    for sign in (*SEPARATORS, *last):
+        if sign == last and agreeing:
+            break
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True)
         widths: list[int] = []
         with suppress(csv.Error):  # the reader of the whole table reports it

@@ -112,7 +112,7 @@ def test_fitted_estimators_are_models():
 
 
 def test_files(asia, tmp_path):
-    with pytest.raises(ParseError, match="holds a table, and no model"):
+    with pytest.raises(ParseError, match="a table is no model"):
         cm.read("examples/weather.csv")
     with pytest.raises(cm.ModelError, match="a DataFrame was given; expected the path of a model file"):
         cm.read(FRAME)
