@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -279,15 +280,21 @@ class CircuitBuilder:
         evidence instead of p(e). Raises ModelError if no node was added, or the total differs from 1 by more than
         1e-3.
         """
-        if not len(self):
-            raise ModelError("a circuit needs at least one node")
-        kind, leaf_var = np.array(self._kind, np.int8), np.array(self._leaf_var, np.int32)
-        children = (np.array(self._child_ptr, np.int64), np.array(self._children, np.int64))
-        params = (np.array(self._param_ptr, np.int64), np.array(self._params, np.float64))
-        made = Circuit(self.domain, kind, *children, np.array(self._log_weights, np.float64), leaf_var, *params)
+        made = self._circuit(np.array)
         if normalised:
             _check_total(made)
         return made
+
+    def taken(self) -> Circuit:
+        """Return the circuit, whatever its total, in the builder's own memory; nothing can be added any more."""
+        return self._circuit(np.frombuffer)
+
+    def _circuit(self, of: Callable[[array[Any], type], Any]) -> Circuit:
+        if not len(self):
+            raise ModelError("a circuit needs at least one node")
+        edges = (of(self._child_ptr, np.int64), of(self._children, np.int64), of(self._log_weights, np.float64))
+        params = (of(self._param_ptr, np.int64), of(self._params, np.float64))
+        return Circuit(self.domain, of(self._kind, np.int8), *edges, of(self._leaf_var, np.int32), *params)
 
 
 def _numbers(what: str, given: Iterable[float]) -> list[float]:

@@ -6,6 +6,7 @@ Circuits and files of circuits are given as their nodes, so that the one can be 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from certimap.core.arrays import Floats
 
 Leaf = Sequence[float] | Callable[[float], float]  # logs of states, or the log density at a number
 Point = Mapping[int, float]  # by variable: the position of a state, or a number; NaN sums it out
+NODES_TOGETHER = 2**14  # nodes whose arrays become lists at a time
 _HALF_LOG_2PI = 0.9189385332046727
 
 
@@ -32,20 +34,44 @@ class OwnNode(NamedTuple):
 
 def log_values(nodes: Iterable[OwnNode], points: Sequence[Point]) -> list[float]:
     """Return ln of the last node's value at points, which hold variables by number; NaN where one is lacking."""
-    known: dict[Hashable, list[float]] = {}
-    found = empty = [0.0] * len(points)
+    places, n = NodePlaces(), len(points)
+    known, found = array("d"), [0.0] * n
     for key, children, log_weights, variable, leaf in nodes:
         if leaf is not None:
             found = [_leaf_value(leaf, point.get(variable)) for point in points]
-        elif log_weights is None:
-            found = [sum(terms, 0.0) for terms in zip(*[known[child] for child in children], strict=True)] or empty
         else:
-            below = [known[child] for child in children]
-            found = [
-                _log_sum([v[k] + w for v, w in zip(below, log_weights, strict=True)]) for k in range(len(points))
-            ]
-        known[key] = found
+            at = [places[child] * n for child in children]
+            if log_weights is None:
+                found = [sum([known[i + k] for i in at], 0.0) for k in range(n)]
+            else:
+                terms = list(zip(at, log_weights, strict=True))
+                found = [_log_sum([known[i + k] + w for i, w in terms]) for k in range(n)]
+        places.add(key)
+        known.extend(found)
     return found
+
+
+class NodePlaces:
+    """The positions of nodes by their keys, which take no memory as long as each key is its node's position."""
+
+    def __init__(self) -> None:
+        self._n: int = 0
+        self._n_alike: int = 0
+        self._others: dict[Hashable, int] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._others or (isinstance(key, int) and 0 <= key < self._n_alike)
+
+    def __getitem__(self, key: Hashable) -> int:
+        return key if isinstance(key, int) and 0 <= key < self._n_alike else self._others[key]
+
+    def add(self, key: Hashable) -> None:
+        """Give the key the next position."""
+        if self._n_alike == self._n and key == self._n:
+            self._n_alike += 1
+        else:
+            self._others[key] = self._n
+        self._n += 1
 
 
 def _log_sum(terms: list[float]) -> float:
@@ -72,18 +98,20 @@ def log_normal(mean: float, sd: float) -> Callable[[float], float]:
 
 def nodes_of(circuit: Circuit) -> Iterator[OwnNode]:
     """Yield the nodes of a circuit."""
-    starts, children, log_weights = (
-        values.tolist() for values in (circuit.child_ptr, circuit.children, circuit.log_weights)
-    )
-    kinds, variables = circuit.kind.tolist(), circuit.leaf_var.tolist()
-    for node, kind in enumerate(kinds):
-        span = slice(starts[node], starts[node + 1])
-        if kind == NodeKind.PRODUCT:
-            yield OwnNode(node, children[span])
-        elif kind == NodeKind.SUM:
-            yield OwnNode(node, children[span], log_weights[span])
-        else:
-            yield OwnNode(node, variable=variables[node], leaf=leaf_of(kind, circuit.params_of(node).tolist()))
+    for first in range(0, circuit.n_nodes, NODES_TOGETHER):
+        ptr = circuit.child_ptr[first : first + NODES_TOGETHER + 1]
+        children = circuit.children[ptr[0] : ptr[-1]].tolist()
+        log_weights = circuit.log_weights[ptr[0] : ptr[-1]].tolist()
+        ends = (ptr - ptr[0]).tolist()
+        for k, kind in enumerate(circuit.kind[first : first + NODES_TOGETHER].tolist()):
+            node, span = first + k, slice(ends[k], ends[k + 1])
+            if kind == NodeKind.PRODUCT:
+                yield OwnNode(node, children[span])
+            elif kind == NodeKind.SUM:
+                yield OwnNode(node, children[span], log_weights[span])
+            else:
+                leaf = leaf_of(kind, circuit.params_of(node).tolist())
+                yield OwnNode(node, variable=int(circuit.leaf_var[node]), leaf=leaf)
 
 
 def leaf_of(kind: int, params: list[float]) -> Leaf:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.circuits.nodewise import OwnNode, leaf_of
+from certimap.circuits.nodewise import NODES_TOGETHER, NodePlaces, OwnNode, leaf_of
 from certimap.core.arrays import Floats
 from certimap.core.domain import MAX_STATES, Domain, Real
 from certimap.core.rounding import SMALLEST_NORMAL
@@ -43,8 +45,8 @@ def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
 def _own_nodes(data: bytes) -> Iterator[OwnNode]:
     """Yield the nodes line by line for a second evaluation."""
     kinds = {leaf.name: code for code, leaf in leaf_kinds().items()}
-    for line in data.removeprefix(b"\xef\xbb\xbf").decode("ascii", "replace").split("\n"):
-        name, *words = line.split() or "#"
+    for line in BytesIO(data.removeprefix(b"\xef\xbb\xbf")):
+        name, *words = line.decode("ascii", "replace").split() or "#"
         if name.startswith("#"):
             continue
         key, rest = _whole(words[:1])[0], words[1:]
@@ -75,11 +77,11 @@ def _logs(words: list[str]) -> list[float]:
 
 
 class _Reader:
-    """Two passes over the lines: the leaves, which tell the variables and their states, and then the nodes."""
+    """Two passes over the lines: the leaves, which tell the variables and their states, and then all nodes."""
 
     def __init__(self, path: AnyPath, data: bytes) -> None:
         self.path = path
-        self.lines = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").split("\n")
+        self.data = data.removeprefix(b"\xef\xbb\xbf")
         self.kinds = _KINDS | {leaf.name: code for code, leaf in leaf_kinds().items()}
 
     def fail(self, line: int, message: str) -> ParseError:
@@ -87,8 +89,8 @@ class _Reader:
 
     def nodes(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yield the line of each node, its kind, and the words behind that."""
-        for line, text in enumerate(self.lines, 1):
-            name, *words = text.split() or "#"
+        for line, text in enumerate(BytesIO(self.data), 1):
+            name, *words = text.decode("utf-8", "replace").split() or "#"
             if name.startswith("#"):
                 continue
             if name not in self.kinds:
@@ -123,17 +125,17 @@ class _Reader:
         return logs
 
     def circuit(self) -> Circuit:
-        leaves, domain = self.leaves()
-        place = {int(name): v for v, name in enumerate(domain.names)}
-        builder, known = CircuitBuilder(domain), dict[int, int]()
+        domain = self.domain()
+        variables = {int(name): v for v, name in enumerate(domain.names)}
+        builder, known = CircuitBuilder(domain), NodePlaces()
         for line, kind, words in self.nodes():
             key = self.integers(line, words[:1], "the id", -_LARGEST_INTEGER)[0]
-            if line in leaves:
-                variable, params = place[leaves[line][0]], leaves[line][1]
+            if kind not in (NodeKind.PRODUCT, NodeKind.SUM):
+                variable, params = variables[int(float(words[1]))], self.numbers(line, words[2:])
                 if kind == NodeKind.CATEGORICAL:
                     state, params = int(params[0]), [-math.inf] * int(domain.n_states[variable])
                     params[state] = 0.0
-                node = builder.add(kind, variable=variable, params=params)
+                builder.add(kind, variable=variable, params=params)
             else:
                 step = 1 if kind == NodeKind.PRODUCT else 2
                 given = self.integers(line, words[1::step], "a child's id", -_LARGEST_INTEGER)
@@ -141,15 +143,15 @@ class _Reader:
                 if lacking is not None:
                     raise self.fail(line, f"the child {lacking} is not defined on an earlier line")
                 logs = [0.0] * len(given) if step == 1 else self.log_weights(line, words[2::2])
-                node = builder.add(kind, [known[child] for child in given], logs)
+                builder.add(kind, [known[child] for child in given], logs)
             if key in known:
                 raise self.fail(line, f"the id {key} is defined twice")
-            known[key] = node
-        return builder.build(normalised=False)
+            known.add(key)
+        return builder.taken()
 
-    def leaves(self) -> tuple[dict[int, tuple[int, list[float]]], Domain]:
-        """Return the variable and the parameters (of an indicator, the state) of leaves by line, and a domain."""
-        leaves, sizes = dict[int, tuple[int, list[float]]](), dict[int, int]()
+    def domain(self) -> Domain:
+        """Return the variables of the leaves, every one of which is checked."""
+        sizes, n_leaves = dict[int, int](), Counter[int]()
         for line, kind, words in self.nodes():
             self.check_length(line, kind, len(words))
             if kind in (NodeKind.PRODUCT, NodeKind.SUM):
@@ -164,14 +166,14 @@ class _Reader:
                 raise self.fail(line, f"a {leaf_kinds()[kind].name} has {leaf_kinds()[kind].expected}")
             if not joined_size(sizes, variable, size):
                 raise self.fail(line, f"variable {variable} has real leaves, and indicators too")
-            leaves[line] = variable, params
-        if not leaves:
+            n_leaves[variable] += 1
+        if not sizes:
             raise ParseError("has no leaf; expected indicators, or leaves of real variables", self.path)
-        n_entries = sum(sizes[variable] for variable, _ in leaves.values())
+        n_entries = sum(sizes[variable] * n for variable, n in n_leaves.items())
         if n_entries > MAX_ENTRIES:
             text = f"has indicators with {n_entries:,} entries in all; expected at most {MAX_ENTRIES:,}"
             raise ParseError(text, self.path)
-        return leaves, numbered(sizes, sorted(sizes))
+        return numbered(sizes, sorted(sizes))
 
     def check_length(self, line: int, kind: int, n: int) -> None:
         """Raise ParseError for a line with another number of words."""
@@ -195,9 +197,6 @@ def _log_of(word: bytes) -> float:
         return log_of_text(word.decode("ascii", "replace"))
     except ValueError:
         return math.nan
-
-
-NODES_TOGETHER = 2**14  # nodes written at a time
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
