@@ -11,7 +11,7 @@ import numpy as np
 from certimap.ask.batch import BatchRow, map_rows
 from certimap.ask.cells import drawn_row, expected_cells
 from certimap.ask.session import Session
-from certimap.core.arguments import check_whole, is_records, shown
+from certimap.core.arguments import check_ranges, check_whole, is_records, shown
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Points
 from certimap.core.domain import Domain, Real
@@ -21,7 +21,7 @@ from certimap.core.result import MapResult
 from certimap.errors import DataError
 from certimap.interop import as_model
 from certimap.learn import ChowLiuTree, FullMixture, HiddenChowLiuTree, LearnSPN, ProductMixture
-from certimap.learn.estimator import DensityEstimator, Seed, check_count, draw_seed
+from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
 from certimap.learn.table import DataTable, Kind, encode, missing_in, read_table, refuse_doubled
 from certimap.solvers.request import Request
 
@@ -157,9 +157,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         Raises DataError for an unknown method, a column without any value, infinite numbers, and input the method
         cannot take.
         """
-        for name, least in (("max_levels", 1), ("bins", 2), ("n_models", 1)):
-            if (value := getattr(self, name)) is not None or name != "n_models":
-                check_count(name, value, least)
+        check_ranges(self, "max_levels, n_models [1, inf); bins [2, inf)", DataError)
         if self.point not in POINTS:
             raise DataError(f"point is {shown(self.point)}; expected one of {', '.join(map(repr, POINTS))}")
         table = _framed(X)

@@ -16,7 +16,7 @@ import numpy as np
 from certimap.errors import CertimapError, SolverError, did_you_mean
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_RANGE = re.compile(r"([\w, ]+) ([\[(])([^,]+), ([^\])]+)([^;]+)(?:; )?")
+_RANGE = re.compile(r"([\w, ]+) ([\[(])([^,]+), ([^\])]+)([\])])(?:; )?")
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 # Keywords of `map_query` beside the model, the query and the settings of a named solver.
 _WORDS = """
@@ -50,27 +50,37 @@ def check_whole(
 
 
 @cache
-def _ranges(text: str) -> list[tuple[str, str, float, float]]:
-    """Return each setting of `check_ranges`, with its range, and the least and the largest number in it."""
-    found: list[tuple[str, str, float, float]] = []
+def _ranges(kind: Any, text: str) -> list[tuple[str, float, float, bool, str]]:
+    """Return each setting with its least and largest number, whether it may be several, and what is expected."""
+    found: list[tuple[str, float, float, bool, str]] = []
     for names, bracket, low, high, end in _RANGE.findall(text):
-        least, most = float(low), float(high)
-        least = math.nextafter(least, math.inf) if bracket == "(" else least
-        most = math.nextafter(most, -math.inf) if end[0] == ")" else most
-        found += [(name, f"{bracket}{low}, {high}{end}", least, most) for name in names.split(", ")]
+        least = math.nextafter(float(low), math.inf) if bracket == "(" else float(low)
+        most = math.nextafter(float(high), -math.inf) if end == ")" else float(high)
+        for name in names.split(", "):
+            given: str = kind.__dataclass_fields__[name].type
+            expected = f"a {'' if 'float' in given else 'whole '}number in {bracket}{low}, {high}{end}"
+            is_several = re.search("Sequence|Mapping|tuple", given) is not None
+            expected += ", or several" * is_several + ", or None" * ("None" in given)
+            found.append((name, least, most, is_several, expected))
     return found
 
 
-def check_ranges(settings: object, ranges: str) -> None:
-    """Raise SolverError unless attributes or their entries are in `ranges`: "a, b [0, 1); c (0, inf) or None"."""
-    for name, text, least, most in _ranges(ranges):
+def check_ranges(settings: object, ranges: str, error: type[CertimapError] = SolverError) -> None:
+    """Raise `error` unless attributes of a dataclass are in `ranges`, such as "a, b [0, 1); c (0, inf)".
+
+    Their annotations say whether they are whole numbers, may be several (in a list or by name), or None.
+    """
+    for name, least, most, is_several, expected in _ranges(type(settings), ranges):
         given = vars(settings)[name]
-        entries: Any = given.values() if is_mapping(given) else given if is_sequence(given) else ()
-        for value in entries or (given,):
-            if value is None and text.endswith("None"):
+        values: Any = given.values() if is_mapping(given) else given
+        is_list = is_several and is_iterable(values) and not isinstance(values, str)
+        for value in (list(values) or [given]) if is_list else [given]:
+            if value is None and expected.endswith("None"):
                 continue
-            if not least <= check_number(name, value, f"a number in {text}") <= most:
-                raise SolverError(f"{name} is {shown(value)}; expected a number in {text}")
+            number = check_number(name, value, expected, error)
+            is_whole = isinstance(plain_scalar(value), int)
+            if not least <= number <= most or not (is_whole or "whole" not in expected):
+                raise error(f"{name} is {shown(value)}; expected {expected}")
 
 
 def shown(value: Any) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from certimap.core.arrays import Array, Ints
 from certimap.core.progress import Progress
-from certimap.learn.estimator import DensityEstimator, check_count, is_late
+from certimap.learn.estimator import DensityEstimator, is_late
 
 P = TypeVar("P")  # parameters
 C = TypeVar("C", bound="ExpectedCounts")
@@ -52,12 +52,7 @@ class BatchLearner(DensityEstimator):
     patience: int = 6
     workers: int | None = None
     history_: list[TrainingStep] = field(init=False)
-
-    def _check_schedule(self) -> None:
-        check_count("max_steps", self.max_steps, 0)
-        check_count("patience", self.patience, 1)
-        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
-        check_count("workers", 1 if self.workers is None else self.workers, 1)
+    ranges: ClassVar[str] = "max_steps [0, inf); patience, batch_rows, workers [1, inf)"
 
 
 class RowPasses(ABC, Generic[P, C, B]):

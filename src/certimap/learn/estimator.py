@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from fractions import Fraction
-from typing import Any, Self, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
 from certimap.circuits.leaves.kind import LEAST_LOG
-from certimap.core.arguments import check_number, flag_checked, is_path, seed_checked, shown
+from certimap.core.arguments import check_ranges, flag_checked, is_iterable, is_path, seed_checked
 from certimap.core.arrays import Flags, Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.columns import ColumnNote
@@ -32,6 +30,11 @@ HELD_OUT = 0.2  # share of the rows by which mixtures are judged
 BATCH = 4096
 
 
+def several(value: Any) -> list[Any]:
+    """Return the values of a setting that may be one or several."""
+    return list(value) if is_iterable(value) else [value]
+
+
 class LearnerSettings(TypedDict, total=False):
     """Settings of every learner; see its class."""
 
@@ -46,7 +49,10 @@ class DensityEstimator:
     """Base class: parameters (see `LearnSPN`), scoring and sampling. Subclasses implement `_fit` and set `model_`.
 
     A subclass is a dataclass, whose fields are the parameters that scikit-learn reads from the constructor.
+    `ranges` are those of numbers among them (`check_ranges`).
     """
+
+    ranges: ClassVar[str] = ""
 
     kinds: Mapping[str, Kind] | None = None
     domain: Domain | None = None
@@ -109,6 +115,7 @@ class DensityEstimator:
         if isinstance(X, Dataset):
             domain, valid, table = X.domain, X.validation if valid is None else valid, X.train
         self.seed_ = draw_seed(self.random_state)
+        check_ranges(self, f"time_limit (0, inf); {self.ranges}", DataError)
         self._fit(table, valid, domain)
         self.n_features_in_ = len(self.domain_)
         self.feature_names_in_ = np.array(self.domain_.names, object)
@@ -123,8 +130,6 @@ class DensityEstimator:
         self, table: Any, valid: Any, domain: Domain | None, as_labels: AsLabels | None = None
     ) -> tuple[DataTable, DataTable | None]:
         """Start the time limit, set `domain_`, and return the rows and the given validation rows."""
-        if self.time_limit is not None:
-            check_positive("time_limit", self.time_limit, "a finite number of seconds above 0, or None")
         if self.progress is not None:
             flag_checked("progress", self.progress, DataError)
         self._deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
@@ -221,19 +226,7 @@ class MixtureEstimator(DensityEstimator):
     n_starts: int = 2
     max_steps: int = 100
     tolerance: float = 1e-3
-
-    def _grid(self, smoothing: float | Sequence[float] | None) -> tuple[list[int], list[float]]:
-        """Return the numbers of components and the smoothings to try; check these and both counts."""
-        components: list[Any] = np.atleast_1d(np.array(self.n_components, object)).tolist()
-        smoothings: list[Any] = np.atleast_1d(np.array(smoothing, object)).tolist()
-        counts: list[tuple[str, Any]] = [("n_components", k) for k in components]
-        for name, k in [*counts, ("n_starts", self.n_starts), ("max_steps", self.max_steps)]:
-            check_count(name, k, 1)
-        for s in smoothings:
-            check_positive("smoothing", s, "a positive number, or several of them")
-        if not components or not smoothings:
-            raise DataError("n_components or smoothing is empty; at least one value is needed")
-        return components, smoothings
+    ranges: ClassVar[str] = "n_components, n_starts, max_steps [1, inf); smoothing (0, inf)"
 
     def _best_of_starts(self, k: int, attempt: Callable[[int], tuple[float, M]]) -> M:
         """Return the best of several starts, each a function of a key, judged on the training rows."""
@@ -261,25 +254,6 @@ def draw_seed(rng: Seed) -> int:
 def is_late(deadline: float | None) -> bool:
     """Return whether a moment of `time.monotonic` has passed."""
     return deadline is not None and time.monotonic() > deadline
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise DataError unless a setting is an integer of at least `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise DataError(f"{name} is {shown(value)}; expected an integer of at least {least}")
-
-
-def check_positive(name: str, value: Any, expected: str = "a positive number") -> None:
-    """Raise DataError unless a setting is a finite number above 0."""
-    if not 0 < check_real(name, value, expected) < math.inf:
-        raise DataError(f"{name} is {value!r}; expected {expected}")
-
-
-def check_real(name: str, value: Any, expected: str) -> float:
-    """Return a setting that NumPy takes as a real number; raise DataError for any other."""
-    if isinstance(value, Fraction):
-        raise DataError(f"{name} is {value!r}; expected {expected}")
-    return check_number(name, value, expected, DataError)
 
 
 def single_threaded_blas() -> AbstractContextManager[Any]:

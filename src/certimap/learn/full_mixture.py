@@ -23,6 +23,7 @@ from certimap.learn.estimator import (
     MixtureEstimator,
     MixtureSettings,
     Seed,
+    several,
     single_threaded_blas,
     split_rows,
 )
@@ -74,7 +75,7 @@ class FullMixture(MixtureEstimator):
         smoothing = self.smoothing
         if smoothing is None:
             smoothing = WITH_HOLES if rows.missing.any() else SMOOTHINGS
-        components, smoothings = self._grid(smoothing)
+        components, smoothings = several(self.n_components), several(smoothing)
         refuse_categorical(rows, "gaussian_mixture")
         columns = [c if len(c) else np.zeros(1) for c in map(rows.observed, range(len(rows.domain)))]
         centre = np.array([float(np.mean(column)) for column in columns])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from certimap.core.steps import step_of
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import DataError
 from certimap.interop.networkx_graphs import parents_in
-from certimap.learn.estimator import DensityEstimator, Seed, check_count, check_positive
+from certimap.learn.estimator import DensityEstimator, Seed
 from certimap.learn.family_counts import FamilyCounts
 from certimap.learn.linear_fits import linear_nodes
 from certimap.learn.preparation import prepare
@@ -77,12 +77,9 @@ class GivenStructure(DensityEstimator):
     n_starts: int = 4
     max_steps: int = 200
     tolerance: float = 1e-5
+    ranges: ClassVar[str] = "strength, tolerance (0, inf); n_starts, max_steps [1, inf)"
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        check_positive("strength", self.strength)
-        check_positive("tolerance", self.tolerance)
-        check_count("n_starts", self.n_starts, 1)
-        check_count("max_steps", self.max_steps, 1)
         if self.prior not in ("bdeu", "dirichlet", "ml"):
             raise DataError(f"prior is {self.prior!r}; expected 'bdeu', 'dirichlet' or 'ml'")
         parents = parents_in(self.structure)
@@ -218,7 +215,7 @@ def _started(own: BayesianNetwork, scope: Sequence[str]) -> Floats:
 
 
 def _noisy_table(causes: Sequence[Floats], leak: float) -> Floats:
-    """Return the table of a noisy-or from what each state of each parent causes (0 for the first) and the leak."""
+    """Return the table of a noisy-or from what state of parent causes (0 for the first) and the leak."""
     left = np.array(1.0 - leak)
     for cause in causes:
         left = np.multiply.outer(left, np.append(1.0, 1.0 - cause[1:]))

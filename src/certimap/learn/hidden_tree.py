@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.estimator import (
     LearnerSettings,
     Seed,
-    check_count,
-    check_positive,
     single_threaded_blas,
     split_rows,
 )
@@ -80,12 +78,9 @@ class HiddenChowLiuTree(BatchLearner):
     _: KW_ONLY
     max_steps: int = 60
     smoothing: float | None = None
+    ranges: ClassVar[str] = f"{BatchLearner.ranges}; n_states [1, inf); smoothing (0, inf)"
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        check_count("n_states", self.n_states, 1)
-        self._check_schedule()
-        if self.smoothing is not None:
-            check_positive("smoothing", self.smoothing, "a positive number, or None")
         rows, held_out = self._read(table, valid, domain)
         bars = Bars.of(rows)
         rng = np.random.default_rng(self.seed_)

@@ -23,6 +23,7 @@ from certimap.learn.estimator import (
     MixtureEstimator,
     MixtureSettings,
     Seed,
+    several,
     single_threaded_blas,
     split_rows,
 )
@@ -50,7 +51,7 @@ class ProductMixture(MixtureEstimator):
 
     - `n_components`, `n_starts`, `max_steps`, `tolerance`: as in `certimap.learn.estimator.MixtureEstimator`.
     - `smoothing`: pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose
-      from.
+      from; None for .1 and 1.
     - `leaves`: families of real columns by name, one or several to choose from: "gaussian", "laplace",
       "student_t", "truncated_gaussian" and "exponential" (from 0), "gamma" and "lognormal" (above 0), "beta"
       (between 0 and 1), "histogram", "poisson", "geometric" and "negative_binomial" (whole numbers from 0). By
@@ -75,7 +76,8 @@ class ProductMixture(MixtureEstimator):
     tolerance: float = 1e-4
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        components, smoothings = self._grid(self.smoothing)
+        components = several(self.n_components)
+        smoothings = several(SMOOTHINGS if self.smoothing is None else self.smoothing)
         rows, held_out = self._read(table, valid, domain)
         options = options_of(rows, self.leaves)
         train = rows

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import (
     LearnerSettings,
     Seed,
-    check_count,
-    check_positive,
     single_threaded_blas,
     split_rows,
 )
@@ -232,12 +230,9 @@ class RegionGraphCircuit(BatchLearner):
     shape: Sequence[int] | None = None
     step: int | None = None
     smoothing: float = 0.3
+    ranges: ClassVar[str] = f"{BatchLearner.ranges}; n_nodes, step [1, inf); smoothing (0, inf)"
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        check_count("n_nodes", self.n_nodes, 1)
-        check_count("step", 1 if self.step is None else self.step, 1)
-        self._check_schedule()
-        check_positive("smoothing", self.smoothing)
         rows, held_out = self._read(table, valid, domain, as_labels=True)
         height, width = _shape_of(self.shape, len(rows.domain))
         bars = Bars.of(rows)

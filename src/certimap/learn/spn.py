@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib import import_module
 from itertools import product
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves.kind import LeafFamily, special
-from certimap.core.arguments import is_iterable, keywords_hinted
+from certimap.core.arguments import keywords_hinted
 from certimap.core.arrays import Array, Flags, Floats, Floats32, Ints
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -26,8 +26,8 @@ from certimap.learn.estimator import (
     DensityEstimator,
     LearnerSettings,
     Seed,
-    check_real,
     is_late,
+    several,
     single_threaded_blas,
     split_rows,
 )
@@ -42,7 +42,6 @@ REAL_BINS = 4
 MAX_DOF = 1024
 LOWEST = -1e6  # replaces ln 0 while settings are compared: matrix products cannot hold infinities
 
-T = TypeVar("T", int, float)
 Names = Literal["kmeans", "em", "sklearn"]
 
 
@@ -96,9 +95,12 @@ class LearnSPN(DensityEstimator):
     n_clusters: int | Sequence[int] = 2
     clusters: Names | Clusterer = "kmeans"
     leaves: Mapping[str, str | Sequence[str]] | None = None
+    ranges: ClassVar[str] = "threshold (0, 1); smoothing [0, inf); min_rows [1, inf); n_clusters [2, inf)"
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        grid = self._grid()
+        check_clusters(self.clusters)
+        grid = list(product(several(self.min_rows), several(self.n_clusters), several(self.threshold)))
+        self._smoothings: list[float] = several(self.smoothing)
         rows, held_out = self._read(table, valid, domain)
         options = enumerate(options_of(rows, self.leaves))
         self._options = {i: some for i, some in options if rows.domain.n_states[i] == 0}
@@ -114,15 +116,6 @@ class LearnSPN(DensityEstimator):
         self.timed_out_ = self._is_late()
         self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
-
-    def _grid(self) -> list[tuple[int, int, float]]:
-        """Return (min_rows, n_clusters, threshold) to try, checked."""
-        check_clusters(self.clusters)
-        thresholds = _several("threshold", self.threshold, lambda x: 0 < x < 1, "a number in (0, 1)")
-        rows = _several("min_rows", self.min_rows, lambda x: x >= 1, "an integer of at least 1")
-        clusters = _several("n_clusters", self.n_clusters, lambda x: x >= 2, "an integer of at least 2")
-        self._smoothings = _several("smoothing", self.smoothing, lambda x: x >= 0, "a nonnegative number")
-        return list(product(rows, clusters, thresholds))
 
     def _learner(
         self, table: DataTable, choice: SettingsChoice, families: Mapping[int, LeafFamily]
@@ -171,18 +164,6 @@ class LearnSPN(DensityEstimator):
             value = float(np.mean(_Evaluator(sketch, held_out.points)(self.choice_.smoothing)))
             self.choice_ = self.choice_._replace(log_likelihood=value)
         return sketch
-
-
-def _several(name: str, value: T | Sequence[T], accepts: Callable[[float], bool], accepted: str) -> list[T]:
-    """Return the values of a setting as a list, each checked."""
-    values: list[Any] = list(value) if is_iterable(value) else [value]
-    for one in values:
-        number = check_real(name, one, expected := f"{accepted}, or several of them")
-        if not (math.isfinite(number) and accepts(number)):
-            raise DataError(f"{name} is {one!r}; expected {expected}")
-    if not values:
-        raise DataError(f"{name} is empty; at least one value is needed")
-    return values
 
 
 class _Settings(LearnerSettings, total=False):

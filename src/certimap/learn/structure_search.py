@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from certimap.circuits.leaves.kind import special
-from certimap.core.arguments import keywords_hinted
+from certimap.core.arguments import check_whole, keywords_hinted
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.errors import DataError, did_you_mean
-from certimap.learn.estimator import Seed, check_count, is_late
+from certimap.learn.estimator import Seed, is_late
 from certimap.learn.given_structure import GivenStructure
 from certimap.learn.table import DataTable, read_table
 from certimap.networks.bayesian import BayesianNetwork
@@ -49,8 +49,8 @@ def bic(
     """
     if criterion not in ("bic", "bdeu"):
         raise DataError(f"criterion is {criterion!r}; expected 'bic' or 'bdeu'")
-    check_count("max_parents", max_parents, 0)
-    check_count("n_starts", n_starts, 1)
+    max_parents = check_whole("max_parents", max_parents, "a whole number from 0", DataError)
+    n_starts = check_whole("n_starts", n_starts, "a whole number from 1", DataError, low=1)
     rows = read_table(data, kinds=settings.get("kinds"), domain=settings.get("domain"))
     names, deadline = rows.domain.names, None if time_limit is None else time.monotonic() + time_limit
     later = [(b, a) for k, b in enumerate(order) for a in order[:k]]

@@ -5,10 +5,9 @@ Chow and Liu (1968); mixtures by expectation-maximisation, after Meila and Jorda
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 
@@ -26,8 +25,6 @@ from certimap.learn.estimator import (
     DensityEstimator,
     LearnerSettings,
     Seed,
-    check_count,
-    check_real,
     score_samples,
     single_threaded_blas,
     split_rows,
@@ -111,10 +108,10 @@ class ChowLiuTree(DensityEstimator):
     """
 
     smoothing: float = 1.0
+    ranges: ClassVar[str] = "smoothing [0, inf)"
     tree_: Tree = field(init=False)
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        check_smoothing(self.smoothing)
         rows, _ = self._read(table, valid, domain)
         self._bars = Bars.of(rows, ROWS_PER_BAR)
         rows = self._bars.coded(rows)
@@ -165,12 +162,6 @@ def chow_liu(
 def indicator_leaves(store: NodeStore) -> list[Ints]:
     """Add the indicators of all states and return them by variable and state."""
     return [store.leaves(i, log_of(np.eye(size))) for i, size in enumerate(store.domain.n_states.tolist())]
-
-
-def check_smoothing(smoothing: float) -> None:
-    """Raise DataError unless `smoothing` is a nonnegative number."""
-    if not 0 <= check_real("smoothing", smoothing, expected := "a finite number from 0") < math.inf:
-        raise DataError(f"smoothing is {smoothing!r}; expected {expected}")
 
 
 def scaled_rows(table: Floats) -> Floats:
@@ -276,11 +267,9 @@ class ChowLiuMixture(DensityEstimator):
     max_steps: int = 50
     tolerance: float = 1e-3
     smoothing: float = 1.0
+    ranges: ClassVar[str] = "n_components, max_steps [1, inf); smoothing [0, inf)"
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        check_count("n_components", self.n_components, 1)
-        check_count("max_steps", self.max_steps, 1)
-        check_smoothing(self.smoothing)
         rows, held_out = self._read(table, valid, domain)
         bars = Bars.of(rows, ROWS_PER_BAR * self.n_components)
         judge = None if held_out is None else bars.coded(held_out)

@@ -51,7 +51,7 @@ class Solver(ABC):
     `heuristic`: whether it proves nothing by itself.
     `is_seeded`: whether answers may depend on the seed. False: `init` ignores its generator, and rows that ask the
     same query share one run.
-    `ranges`: of settings that are numbers, such as "share [0, 1); rows, batch [1, inf) or None".
+    `ranges`: of settings that are numbers, such as "share [0, 1); rows, batch [1, inf)" (`check_ranges`).
     """
 
     name: ClassVar[str]

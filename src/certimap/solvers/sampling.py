@@ -113,7 +113,7 @@ class Pac(Drawing):
     rule: Literal["sharp", "published"] = "sharp"
     max_draws: int | None = None
     name: ClassVar[str] = "pac"
-    ranges: ClassVar[str] = "batch [1, inf) or None"
+    ranges: ClassVar[str] = "batch [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)
@@ -137,7 +137,7 @@ class FixedBudget(Drawing):
     n_draws: int | None = None
     batch: int | None = None
     name: ClassVar[str] = "budget"
-    ranges: ClassVar[str] = "batch, n_draws [1, inf) or None"
+    ranges: ClassVar[str] = "batch, n_draws [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False, max_draws=DEFAULT_DRAWS if self.n_draws is None else self.n_draws)
@@ -222,7 +222,7 @@ class SmoothPac(Solver):
     name: ClassVar[str] = "smooth_pac"
     needs: ClassVar[tuple[Capability, ...]] = (Draws,)
     family: ClassVar[Family] = "sampling"
-    ranges: ClassVar[str] = "radius [0, inf); period, batch [1, inf) or None; lipschitz (0, inf) or None"
+    ranges: ClassVar[str] = "radius [0, inf); period, batch [1, inf); lipschitz (0, inf)"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)

@@ -463,7 +463,7 @@ def test_settings_out_of_range_are_named():
     for settings, message in (
         ({"threshold": 2.0}, "threshold is 2.0"),
         ({"min_rows": 0}, "min_rows is 0"),
-        ({"smoothing": []}, "smoothing is empty"),
+        ({"smoothing": []}, r"smoothing is \[\]; expected a number in \[0, inf\), or several"),
     ):
         with pytest.raises(DataError, match=message):
             learn.LearnSPN(**settings).fit(chain(30))

@@ -215,7 +215,7 @@ def test_counts_and_leaves_can_be_asked_for():
     ("settings", "message"),
     [
         ({"n_components": 0}, "n_components is 0"),
-        ({"n_components": ()}, "is empty"),
+        ({"n_components": ()}, r"n_components is \(\)"),
         ({"smoothing": 0.0}, "smoothing is 0.0"),
         ({"max_steps": 1.5}, "max_steps is 1.5"),
     ],

@@ -159,7 +159,7 @@ def test_one_pixel_one_row_and_one_node_are_enough():
         ({"shape": None}, "6 columns make no square picture"),
         ({"shape": (6,)}, "expected height and width"),
         ({"step": 0}, "step is 0"),
-        ({"smoothing": 0.0}, "smoothing is 0.0; expected a positive number"),
+        ({"smoothing": 0.0}, r"smoothing is 0.0; expected a number in \(0, inf\)"),
         ({"max_steps": -1}, "max_steps is -1"),
         ({"time_limit": -1.0}, "time_limit is -1.0"),
     ],

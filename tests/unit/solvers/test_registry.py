@@ -124,7 +124,7 @@ def test_settings_outside_their_ranges_are_refused(name):
         ]:
             with pytest.raises(SolverError, match=re.escape(f"{setting} is ")) as refused:
                 registry.make(name, **{setting: value})
-            assert f"a number in {text}" in str(refused.value)
+            assert f"number in {text}" in str(refused.value)
 
 
 def ranges_of(text):
@@ -132,7 +132,7 @@ def ranges_of(text):
     found = {}
     for part in text.split("; ") if text else ():
         at = min(part.find(sign) for sign in "[(" if sign in part)
-        low, high = part[at + 1 :].removesuffix(" or None")[:-1].split(", ")
+        low, high = part[at + 1 :][:-1].split(", ")
         low = float(math.nextafter(float(low), 9.0)) if part[at] == "(" else float(low)
         high = float(math.nextafter(float(high), -9.0)) if ")" in part else float(high)
         found |= dict.fromkeys(part[:at].strip().split(", "), (part[at:], (low, high)))
@@ -141,6 +141,6 @@ def ranges_of(text):
 
 def test_entries_of_sequences_and_mappings_have_ranges_too():
     for name, settings in (("set_elimination", {"limits": (4, 0)}), ("cells", {"width": {"x": 0.0}})):
-        with pytest.raises(SolverError, match=r"expected a number in"):
+        with pytest.raises(SolverError, match=r"expected a (whole )?number in"):
             registry.make(name, **settings)
     assert registry.make("itself", hidden=[4, 3]).hidden == [4, 3]

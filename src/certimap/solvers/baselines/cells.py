@@ -253,14 +253,14 @@ class Cells(WholeSpaceSolver):
 
     partition: Literal["grid", "quantiles", "tree"] = "grid"
     n_cells: int = 32
-    width: Width = None
+    width: float | Mapping[str, float] | None = None
     radius: float | None = None
     n_draws: int = 4096
     by: str | Solver = "auto"
     name: ClassVar[str] = "cells"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "n_cells, n_draws [2, inf); width, radius (0, inf) or None"
+    ranges: ClassVar[str] = "n_cells, n_draws [2, inf); width, radius (0, inf)"
 
     def __post_init__(self) -> None:
         super().__post_init__()

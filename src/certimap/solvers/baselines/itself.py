@@ -191,8 +191,7 @@ class Itself(LabelHeuristic):
     name: ClassVar[str] = "itself"
     needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     ranges: ClassVar[str] = (
-        "hidden [1, inf) or None; batch, rows [1, inf); "
-        "epochs, refine_steps [0, inf); learning_rate, refine_rate (0, inf)"
+        "hidden [1, inf); batch, rows [1, inf); epochs, refine_steps [0, inf); learning_rate, refine_rate (0, inf)"
     )
 
     def unsuited(self, posterior: Posterior) -> str | None:

@@ -152,7 +152,7 @@ class Frontier(Solver):
     name: ClassVar[str] = "frontier"
     needs: ClassVar[tuple[Capability, ...]] = (Probes | Bounds,)
     family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "draw_share [0, 1); first_draws [0, inf); exact_work [0, inf]; width (0, inf] or None"
+    ranges: ClassVar[str] = "draw_share [0, 1); first_draws [0, inf); exact_work [0, inf]; width (0, inf]"
 
     def judging(self) -> Judging:
         return Judging(early_stop=self.width is None)

@@ -250,7 +250,7 @@ class Doo(Optimistic):
 
     lipschitz: float | None = None
     name: ClassVar[str] = "doo"
-    ranges: ClassVar[str] = "lipschitz (0, inf) or None"
+    ranges: ClassVar[str] = "lipschitz (0, inf)"
 
     def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
         return OptimisticState(CellTree(posterior, self.lipschitz, control), control, rng)
@@ -336,7 +336,7 @@ class Hoo(Optimistic):
     spread: float = 1.0
     falloff: float | None = None
     name: ClassVar[str] = "hoo"
-    ranges: ClassVar[str] = "plays [1, inf); spread (0, inf); falloff (0, 1) or None"
+    ranges: ClassVar[str] = "plays [1, inf); spread (0, inf); falloff (0, 1)"
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         for _ in range(STEP_CELLS):

@@ -49,7 +49,7 @@ class Toulbar2(WholeSpaceSolver):
     name: ClassVar[str] = "toulbar2"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "seconds (0, inf]; memory [1, inf) or None"
+    ranges: ClassVar[str] = "seconds (0, inf]; memory [1, inf)"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse marginal MAP, and say what to install."""

@@ -64,7 +64,7 @@ class WeightedMiniBuckets(WholeSpaceSolver):
     name: ClassVar[str] = "wmb"
     needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
     family: ClassVar[Family] = "elimination"
-    ranges: ClassVar[str] = "i_bound [1, inf) or None; iterations [0, inf); bits [0, inf]"
+    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf); bits [0, inf]"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a problem whose unsplit tables exceed the memory of the run."""
