@@ -34,7 +34,6 @@ from certimap.circuits.kernels.scaled import (
     multiply_binary_boxes,
     multiply_binary_points,
     multiply_row,
-    multiply_wide_binary_points,
     real_leaf,
     settle,
     use_counts,
@@ -81,14 +80,6 @@ def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: Floats) -> Scalar:
 
 
 @jit()
-def wide_binary_end(leaf: Scalar, end: Scalar, leaf_var: Ints32, offsets: Ints) -> Scalar:
-    """Return the end of the run of binary variables at the start of the leaves `leaf:end`."""
-    while leaf < end and offsets[leaf_var[leaf] + 1] - offsets[leaf_var[leaf]] == 2:
-        leaf += 1
-    return leaf
-
-
-@jit()
 def multiply_others(
     plan: PlanArrays, mode: int, node: Scalar, start_leaf: Scalar, floor: Scalar, first_row: Scalar,
     scratch: Scalar, inputs: Array, low_high: Floats, at: Scalar, values: Floats, counts: Floats, has: Flags,
@@ -130,8 +121,6 @@ def upward(
     is_sum, child_ptr, children = plan.is_sum, plan.child_ptr, plan.children
     weights, weight_counts = plan.weights, plan.weight_counts
     leaf_ptr, binary_end, leaf_var = plan.leaf_ptr, plan.binary_end, plan.leaf_var
-    narrow_end, wide_end, leaf_start = plan.narrow_end, plan.wide_end, plan.leaf_start
-    mantissas, table_counts = plan.mantissas, plan.table_counts
     first, second, leaf_floors = plan.first, plan.second, plan.leaf_floors
     offsets, settles, node_floors = plan.offsets, plan.settles, plan.floors
     for node in range(is_sum.shape[0]):
@@ -160,14 +149,6 @@ def upward(
             if leaf < end:
                 settle(at, values, counts, has)
                 floor = SETTLED
-        if mode == POINT and end == narrow_end[node] and end < wide_end[node]:
-            stop = wide_binary_end(end, wide_end[node], leaf_var, offsets)
-            settle(at, values, counts, has)
-            use_counts(at, counts, has)
-            multiply_wide_binary_points(
-                end, stop, leaf_var, leaf_start, mantissas, table_counts, inputs, at, values, counts
-            )
-            end, floor = stop, SETTLED
         if end < leaf_ptr[node + 1]:
             floor = multiply_others(
                 plan, mode, node, end, floor, first_row, scratch, inputs, low_high, at, values, counts, has

@@ -333,29 +333,3 @@ def multiply_row(k: Scalar, at: Scalar, values: Floats) -> None:
     """Multiply row `at` by row `k`."""
     for b in range(values.shape[1]):
         values[at, b] *= values[k, b]
-
-
-@jit()
-def multiply_wide_binary_points(
-    start: Scalar, stop: Scalar, leaf_var: Ints32, leaf_start: Ints, mantissas: Floats, table_counts: Floats,
-    inputs: Array, at: Scalar, values: Floats, counts: Floats,
-) -> None:  # fmt: skip
-    """Multiply the settled row `at`, which has counts, by wide leaves of binary variables; it stays settled.
-
-    A settled lane is at least 2^-256 and a mantissa at least 2^-384, so two steps of a count suffice.
-    """
-    out, count = values[at], counts[at]
-    width = out.shape[0]
-    for leaf in range(start, stop):
-        x, entry = inputs[leaf_var[leaf]], leaf_start[leaf]
-        p, p_count = mantissas[entry], table_counts[entry]
-        q, q_count = mantissas[entry + 1], table_counts[entry + 1]
-        for b in range(width):
-            product = out[b] * (q if x[b] > 0 else p)
-            more = q_count if x[b] > 0 else p_count
-            factor = HIGH if product < LOW else 1.0
-            shift = 1.0 if product < LOW else 0.0
-            factor = HIGH2 if product < LOW2 else factor
-            shift = 2.0 if product < LOW2 else shift
-            out[b] = product * factor
-            count[b] += more + shift
