@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from certimap.circuits.kernels import statistics
-from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
+from certimap.circuits.kernels.arrays import PlanArrays, ProbeArrays
 from certimap.circuits.kernels.evaluate import Places, assign_slots, downward, evaluate, load_block, upward
 from certimap.circuits.kernels.real import SCALE, answers
 from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
@@ -60,7 +60,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
         is_real = plan.domain.n_states[plan.leaf_var] == 0
         entries = np.unique(plan.leaf_start[is_real])[:, None] + np.arange(REAL_SIZE)
         mantissas[entries], table_counts[entries] = 1.0, 0.0
-    leaves = _leaves_in_order(plan, mantissas)
+    leaves = LeafOrder.of(plan, mantissas)
     weights, weight_counts = split_logs(plan.log_weights)
     floors, settles = np.empty(plan.n_nodes), np.empty(plan.n_nodes, np.bool_)
     weight_floors = np.log2(np.maximum(weights, LEAST_WEIGHT))
@@ -68,26 +68,44 @@ def arrays_of(plan: Plan) -> PlanArrays:
         plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaves.floors, floors, settles
     )
     edges = (plan.is_sum, plan.child_ptr, plan.children, weights, weight_counts, plan.log_weights)
-    tables = (table_counts, plan.tables, plan.log_tables, plan.domain.offsets, functions_of(plan))
+    tables = (mantissas, table_counts, plan.tables, plan.log_tables, plan.domain.offsets, functions_of(plan))
     return PlanArrays(*edges, *leaves[:-1], *tables, leaves.floors, floors, settles)
 
 
-def _leaves_in_order(plan: Plan, mantissas: Floats) -> LeafPlaces:
-    """Return the leaves in the order of products: by rank, and with many variables by variable."""
-    n, n_nodes, n_vars = plan.n_leaves, plan.n_nodes, len(plan.domain)
-    rank, floors, order = np.empty(n, np.int8), np.empty(n), np.arange(n, dtype=np.int32)
-    of_leaves = (plan.leaf_var, plan.leaf_start)
-    any_other = statistics.survey_leaves(*of_leaves, plan.domain.n_states, mantissas, rank, floors)
-    stride = n_vars if n_vars > MANY_VARIABLES else 0
-    if stride or any_other:
-        counters = np.zeros(5 * max(stride, 1) + 1, np.int64)
-        scratch = (np.empty(n, np.int32), np.empty(n, np.int32))
-        statistics.sort_leaves(plan.leaf_ptr, plan.leaf_var, rank, stride, counters, *scratch, order)
-    binary_end, narrow_end, wide_end = (np.empty(n_nodes, np.int64) for _ in range(3))
-    leaves = (np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n), np.empty(n))
-    places = LeafPlaces(plan.leaf_ptr, binary_end, narrow_end, wide_end, *leaves, mantissas, np.empty(n + 1))
-    statistics.place_leaves(order, rank, floors, *of_leaves, places)
-    return places
+class LeafOrder(NamedTuple):
+    """The arrays of `PlanArrays` that tell of leaves, and running sums of their floors, one more than leaves."""
+
+    leaf_ptr: Ints
+    binary_end: Ints
+    narrow_end: Ints
+    wide_end: Ints
+    leaf_var: Ints32
+    leaf_start: Ints
+    first: Floats
+    second: Floats
+    floors: Floats
+
+    @classmethod
+    def of(cls, plan: Plan, mantissas: Floats) -> LeafOrder:
+        """Return the leaves in the order of products: by rank, and with many variables by variable."""
+        sizes, n_variables = plan.domain.n_states[plan.leaf_var], len(plan.domain)
+        ends = np.stack([plan.leaf_start, plan.leaf_start + sizes], axis=1).ravel()
+        least = np.minimum.reduceat(np.append(np.where(mantissas > 0.0, mantissas, 1.0), 1.0), ends)[::2]
+        rank = (sizes != 2) + np.where(least < 2.0**-NARROW_BITS, 2, 0)
+        rank = np.where(sizes == 0, 4, rank)  # narrow binary leaves, other narrow ones, wide ones, real ones
+        floors, order = np.where(sizes == 0, -UNIT_BITS, np.log2(least)), np.arange(plan.n_leaves)
+        keys = plan.parent_of_leaf * np.int64(5) + rank
+        if n_variables > MANY_VARIABLES:
+            keys = keys * n_variables + plan.leaf_var
+        if np.any(keys[1:] < keys[:-1]):
+            order = np.argsort(keys, kind="stable")
+        begin, past, starts = plan.leaf_ptr[:-1], plan.leaf_ptr[1:], plan.leaf_start[order]
+        counts = [np.append(0, np.cumsum(rank <= most)) for most in (0, 1, 3)]
+        binary, narrow, wide = (begin + (n[past] - n[begin]) for n in counts)
+        second = mantissas[np.minimum(starts + 1, len(mantissas) - 1)]
+        sums = np.append(0.0, np.cumsum(floors[order]))
+        variables = plan.leaf_var[order]
+        return cls(plan.leaf_ptr, binary, narrow, wide, variables, starts, mantissas[starts], second, sums)
 
 
 def functions_of(plan: Plan) -> Ints:

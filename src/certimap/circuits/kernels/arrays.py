@@ -83,21 +83,6 @@ class LeafLayout(NamedTuple):
     sizes: Ints
 
 
-class LeafPlaces(NamedTuple):
-    """The leaf arrays of `PlanArrays` while they are written; `floors` (n_leaves + 1,) becomes `leaf_floors`."""
-
-    leaf_ptr: Ints
-    binary_end: Ints
-    narrow_end: Ints
-    wide_end: Ints
-    leaf_var: Ints32
-    leaf_start: Ints
-    first: Floats
-    second: Floats
-    mantissas: Floats
-    floors: Floats
-
-
 class PlanArrays(NamedTuple):
     """A `Plan` for the evaluation kernels.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays, ProbeArrays
-from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
-from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, NARROW_BITS, STEPS, SUMS, UNIT_BITS
+from certimap.circuits.kernels.arrays import PlanArrays, ProbeArrays
+from certimap.core.arrays import Flags, Floats, Ints, Ints32
+from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS, UNIT_BITS
 from certimap.kernels.jit import jit
 
 
@@ -26,79 +26,6 @@ def find_floors(
             floor = min(floor, weight_floors[edge] + below) if is_sum[node] else floor + below
         settles[node] = is_sum[node] and floor < -UNIT_BITS
         floors[node] = max(floor, -1.0 * UNIT_BITS)
-
-
-@jit()
-def survey_leaves(
-    leaf_var: Ints32, leaf_start: Ints, n_states: Ints, mantissas: Floats, rank: Ints8, floors: Floats
-) -> bool:
-    """Rank leaves by their order in products, and fill in lower bounds on log2 of their positive values.
-
-    Narrow leaves of binary variables have rank 0, other narrow ones 1, wide ones 2 and 3, real ones 4 (see
-    `PlanArrays`). Returns whether any rank is not 0.
-    """
-    any_other = False
-    for leaf in range(leaf_var.shape[0]):
-        size, start = n_states[leaf_var[leaf]], leaf_start[leaf]
-        least = 1.0
-        for k in range(start, start + size):
-            if mantissas[k] > 0.0:
-                least = min(least, mantissas[k])
-        floors[leaf] = np.log2(least)
-        rank[leaf] = (0 if size == 2 else 1) + (2 if least < 2.0**-NARROW_BITS else 0)
-        if size == 0:
-            rank[leaf], floors[leaf] = 4, -1.0 * UNIT_BITS
-        any_other |= rank[leaf] != 0
-    return any_other
-
-
-@jit()
-def sort_leaves(
-    leaf_ptr: Ints, leaf_var: Ints32, rank: Ints8, stride: int, counters: Ints, by_key: Ints32, owner: Ints32,
-    order: Ints32,
-) -> None:  # fmt: skip
-    """Order the leaves of each product by rank, and within a rank by variable unless `stride` is 0.
-
-    Two stable counting sorts, linear in the leaves: by the keys `stride * rank + variable`, then by product.
-    `counters` holds zeros, one more than keys; `by_key` and `owner` are scratch.
-    """
-    for node in range(leaf_ptr.shape[0] - 1):
-        owner[leaf_ptr[node] : leaf_ptr[node + 1]] = node
-    for leaf in range(leaf_var.shape[0]):
-        key = stride * rank[leaf] + leaf_var[leaf] if stride > 0 else np.int64(rank[leaf])
-        counters[key + 1] += 1
-    for key in range(1, counters.shape[0]):
-        counters[key] += counters[key - 1]
-    for leaf in range(leaf_var.shape[0]):
-        key = stride * rank[leaf] + leaf_var[leaf] if stride > 0 else np.int64(rank[leaf])
-        by_key[counters[key]] = leaf
-        counters[key] += 1
-    taken = np.zeros(leaf_ptr.shape[0] - 1, np.int32)
-    for leaf in by_key:
-        node = owner[leaf]
-        order[leaf_ptr[node] + taken[node]] = leaf
-        taken[node] += 1
-
-
-@jit()
-def place_leaves(
-    order: Ints32, rank: Ints8, floors: Floats, leaf_var: Ints32, leaf_start: Ints, plan: LeafPlaces
-) -> None:
-    """Write leaves in their order, and the end of each rank in each product."""
-    plan.floors[0] = 0.0
-    for node in range(plan.leaf_ptr.shape[0] - 1):
-        begin, past = plan.leaf_ptr[node], plan.leaf_ptr[node + 1]
-        plan.binary_end[node], plan.narrow_end[node], plan.wide_end[node] = begin, begin, begin
-        for at in range(begin, past):
-            leaf = order[at]
-            start, its_rank = leaf_start[leaf], rank[leaf]
-            plan.leaf_var[at], plan.leaf_start[at] = leaf_var[leaf], start
-            plan.first[at] = plan.mantissas[start]
-            plan.second[at] = plan.mantissas[min(start + 1, plan.mantissas.shape[0] - 1)]
-            plan.floors[at + 1] = plan.floors[at] + floors[leaf]
-            plan.binary_end[node] += 1 if its_rank <= 0 else 0
-            plan.narrow_end[node] += 1 if its_rank <= 1 else 0
-            plan.wide_end[node] += 1 if its_rank <= 3 else 0
 
 
 @jit()
