@@ -210,7 +210,7 @@ def fill_log_mass(circuit: Circuit, log_mass: Floats) -> float:
 
     Raises ImpossibleEvidence if ln p(e) is -inf, and ModelError if it is otherwise not finite.
     """
-    structure.upward_log_mass(properties.circuit_arrays(circuit), log_mass)
+    structure.upward_log_mass(properties.circuit_arrays(circuit), False, log_mass)
     log_evidence = float(log_mass[-1])
     if log_evidence == -np.inf:
         raise ImpossibleEvidence("the evidence has probability zero under the circuit")
@@ -388,7 +388,7 @@ def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decide
 def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
     new, root, log_tables = folded.new, folded.root, folded.log_tables
-    n_nodes, n_inner, n_leaves = (int(x) for x in simplify.count_parts(root, new))
+    n_nodes, n_inner, n_leaves = _most_parts(root, new)
     child_ptr, leaf_ptr = np.empty(n_nodes + 1, np.int64), np.empty(n_nodes + 1, np.int64)
     edges = (np.empty(n_nodes, np.bool_), child_ptr, np.empty(n_inner, np.int32), np.empty(n_inner))
     leaves = (leaf_ptr, np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64))
@@ -407,6 +407,15 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     edges = (out.is_sum, out.child_ptr, out.children, np.exp(out.log_weights), out.log_weights)
     leaves = (out.leaf_ptr, out.leaf_var, out.leaf_start, tables, log_tables)
     return Plan(domain, *edges, *leaves, out.decides, sum_numbers)
+
+
+def _most_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
+    """Return upper limits on the numbers of nodes, inner edges and leaves that the layout has."""
+    kinds, members = new.kind[: root + 1], new.kind[new.pool_child[: new.ptr[root + 1]]]
+    of_sums = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
+    n_own = int(np.count_nonzero(of_sums & (members != simplify.PRODUCT)))  # these get products of their own
+    n_leaves, n_inner = int(np.count_nonzero(members == simplify.LEAF)), int(np.count_nonzero(members))
+    return 1 + int(np.count_nonzero(kinds)) + n_own, n_inner + 2 * n_own, 1 + n_leaves
 
 
 def _sum_numbers(sums: Ints32, final: Ints32, is_sum: Flags) -> Ints:

@@ -297,7 +297,7 @@ class GuessedCircuit:
     def most_probable_path(self) -> Points:
         """Max-product on the unconditioned circuit, shape (1, n): sums are maxima, leaves at their maxima."""
         value = self._peaks()
-        structure.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
+        structure.upward_log_mass(properties.circuit_arrays(self.circuit), True, value)
         return self._walk_down(value)
 
     def _peaks(self) -> Floats:
@@ -329,5 +329,5 @@ class GuessedCircuit:
         return point
 
     def _pass(self, log_mass: Floats) -> float:
-        structure.upward_log_mass(properties.circuit_arrays(self.circuit), log_mass)
+        structure.upward_log_mass(properties.circuit_arrays(self.circuit), False, log_mass)
         return float(log_mass[-1])

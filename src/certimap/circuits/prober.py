@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits import walks
+from certimap.circuits.circuit import NodeKind
 from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.kernels.arrays import ProbeArrays
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
-from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
+from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, slopes_for
 from certimap.circuits.kernels.probe import CapTable, Pool, climb_rows, probe_rows
-from certimap.circuits.kernels.real import peaks_in
+from certimap.circuits.kernels.real import DENSITY, FIRST, LOG_NORM, answers, peaks_in
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
 from certimap.core.arrays import Array, Bytes, Floats, Ints, Ints32
@@ -187,6 +188,25 @@ def _count(plan: Plan) -> float:
     return float(counts[-1])
 
 
+def _components(arrays: ProbeArrays, flat: FlatMixture) -> LeafProducts:
+    """Return the products with the peaks of their real leaves."""
+    tables, low, high = (
+        arrays.tables,
+        np.full(len(arrays.n_states), np.inf),
+        np.full(len(arrays.n_states), -np.inf),
+    )
+    shape = flat.starts.shape
+    tops, means, precisions = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+    for v in np.flatnonzero(arrays.n_states == 0).tolist():
+        starts = flat.starts[:, v]
+        at = peaks_in(arrays.functions, tables, starts, -np.inf, np.inf)
+        tops[:, v] = answers(arrays.functions, DENSITY, tables, starts, at, at) - tables[starts + LOG_NORM]
+        low[v], high[v], mean = at.min(), at.max(), tables[starts + FIRST]
+        whole = (tables[starts] == NodeKind.GAUSSIAN) & (tables[starts + LOG_NORM] == 0.0) & (at == mean)
+        means[whole, v], precisions[whole, v] = mean[whole], 1.0 / tables[starts + FIRST + 1][whole]
+    return LeafProducts(flat.log_weights, flat.starts, tops, means, precisions, low, high)
+
+
 class MixtureProber(PlanProber):
     """Probes a plan by the bounds of `kernels/mixture_bounds.py`, for the plan multiplied out, and of
     `PlanProber`.
@@ -196,10 +216,7 @@ class MixtureProber(PlanProber):
         super().__init__(plan, workers)
         self.flat = flat
         n = len(plan.domain)
-        shape = flat.starts.shape
-        leaves = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-        self._components = LeafProducts(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
-        find_peaks(self.view.arrays, self._components)
+        self._components = _components(self.view.arrays, flat)
         self.is_real = not np.any(plan.domain.n_states)
         self.is_gaussian = self.is_real and not np.any(np.isnan(self._components.precisions))
         self._log_tops = flat.log_weights + self._components.tops.sum(axis=1)

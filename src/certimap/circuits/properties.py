@@ -25,9 +25,9 @@ def categorical_leaves(
 ) -> QueriedLeaves:
     """Return the queried categorical leaves; see `kernels.fill_categorical` for the other arguments."""
     arrays = circuit_arrays(circuit)
-    n_leaves, n_entries = (int(x) for x in kernels.count_queried(arrays, circuit.param_ptr, position))
-    nodes, start, states = np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64)
-    leaves = QueriedLeaves(nodes, start, states, np.empty(n_entries))
+    sizes = np.diff(circuit.param_ptr)[(circuit.kind == NodeKind.CATEGORICAL) & (position[circuit.leaf_var] >= 0)]
+    (nodes, start), states = np.empty((2, len(sizes)), np.int32), np.empty(len(sizes), np.int64)
+    leaves = QueriedLeaves(nodes, start, states, np.empty(int(sizes.sum())))
     numbers = (circuit.param_ptr, circuit.params, circuit.domain.offsets, log_weights, position)
     kernels.fill_categorical(arrays, *numbers, log_mass, log_error, leaves)
     return leaves

@@ -9,17 +9,14 @@ import numpy as np
 
 from certimap.circuits.kernels.arrays import Number, ProbeArrays
 from certimap.circuits.kernels.real import (
-    FIRST,
     HIGH,
     LARGEST_CURVATURE,
     LEAST_CURVATURE,
-    LOG_NORM,
     LOW,
     SLOPE,
     ask,
     log_density,
     log_peak,
-    peak_in,
     scale_of,
 )
 from certimap.circuits.leaves.kind import LEAST_LOG
@@ -27,7 +24,6 @@ from certimap.core.arrays import Bytes, Floats, Ints
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.mixture_bounds import EPS, BoxExpansion, half_bounds, has_root, mixture_bound
 
-GAUSSIAN = 1.0
 MAX_ROUNDS = 200  # of a climb
 LEAST_RISE = 1e-12  # minimum gain, in nats, of a step of a climb
 LEAF_ROUNDINGS = 64.0  # error of a leaf's log, in units of the last place of its size
@@ -48,25 +44,6 @@ class LeafProducts(NamedTuple):
     precisions: Floats
     low: Floats
     high: Floats
-
-
-@jit()
-def find_peaks(plan: ProbeArrays, components: LeafProducts) -> None:
-    """Fill in the arrays of `LeafProducts` for real leaves."""
-    starts = components.starts
-    for v in range(starts.shape[1]):
-        components.low[v], components.high[v] = math.inf, -math.inf
-        if plan.n_states[v] > 0:
-            continue
-        for k in range(len(starts)):
-            start = starts[k, v]
-            at = peak_in(plan.functions, plan.tables, start, -math.inf, math.inf)
-            components.tops[k, v] = log_density(plan.functions, plan.tables, start, at)
-            components.low[v], components.high[v] = min(components.low[v], at), max(components.high[v], at)
-            components.precisions[k, v] = np.nan
-            mean, whole = plan.tables[start + FIRST], plan.tables[start + LOG_NORM] == 0.0
-            if plan.tables[start] == GAUSSIAN and whole and at == mean:
-                components.means[k, v], components.precisions[k, v] = mean, 1.0 / plan.tables[start + FIRST + 1]
 
 
 @jit_part

@@ -94,7 +94,7 @@ def answers(
 ) -> Floats:
     """Return what each unrestricted leaf answers to a question about two numbers, shape (n_leaves,)."""
     n, out = len(starts), np.empty(len(starts))
-    given = np.full(n, questions, np.int64), tables, np.asarray(starts, np.int64)
+    given = np.full(n, questions, np.int64), tables, np.ascontiguousarray(starts, np.int64)
     _answer(functions, *given, np.full(n, x, np.float64), np.full(n, y, np.float64), out)
     return out
 

@@ -220,26 +220,6 @@ def lay_out(root: int, new: NewNodes, work: Workspace, out: LeafLayout) -> None:
 
 
 @jit()
-def count_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
-    """Return upper limits on the numbers of nodes, inner edges and leaves written by `lay_out`."""
-    n_nodes, n_inner, n_leaves = 1, 0, 1
-    for node in range(root + 1):
-        if new.kind[node] == LEAF:
-            continue
-        n_nodes += 1
-        for at in range(new.ptr[node], new.ptr[node + 1]):
-            kind = new.kind[new.pool_child[at]]
-            if kind == LEAF:
-                n_leaves += 1
-            else:
-                n_inner += 1
-            if new.kind[node] == SUM and kind != PRODUCT:  # it gets a product of its own
-                n_nodes += 1
-                n_inner += 2
-    return n_nodes, n_inner, n_leaves
-
-
-@jit()
 def compact_tables(leaf_var: Ints32, leaf_start: Ints, sizes: Ints, place: Ints32, log_tables: Floats) -> int:
     """Compact the leaves' vectors, in place and in order; return the number of entries.
 

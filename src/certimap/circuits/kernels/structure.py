@@ -65,8 +65,8 @@ def check_scopes(circuit: CircuitArrays, parents: Ints32, fingerprints: Ints, sc
 
 
 @jit()
-def upward_log_mass(circuit: CircuitArrays, out: Floats) -> None:
-    """Fill in the log masses of inner nodes; `out` holds the leaves' masses on entry."""
+def upward_log_mass(circuit: CircuitArrays, is_max: bool, out: Floats) -> None:
+    """Fill in the log masses of inner nodes, if `is_max` with sums' largest terms; `out` holds those of leaves."""
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
         if circuit.kind[node] == 2:
@@ -84,8 +84,8 @@ def upward_log_mass(circuit: CircuitArrays, out: Floats) -> None:
             largest = _NEG_INF
             for edge in range(start, stop):
                 largest = max(largest, circuit.log_weights[edge] + out[circuit.children[edge]])
-            if largest == _NEG_INF:
-                out[node] = _NEG_INF
+            if is_max or largest == _NEG_INF:
+                out[node] = largest
                 continue
             total = 0.0
             for edge in range(start, stop):
@@ -264,35 +264,7 @@ def decided_variables(
     return circuit.kind.shape[0]
 
 
-@jit()
-def upward_log_maximum(circuit: CircuitArrays, out: Floats) -> None:
-    """Fill in the logs of inner nodes with every sum replaced by its largest weighted child; leaves are given."""
-    for node in range(circuit.kind.shape[0]):
-        start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
-        if circuit.kind[node] == 2:
-            total = 0.0
-            for edge in range(start, stop):
-                total += out[circuit.children[edge]]
-            out[node] = total
-        elif circuit.kind[node] == 3:
-            largest = _NEG_INF
-            for edge in range(start, stop):
-                largest = max(largest, circuit.log_weights[edge] + out[circuit.children[edge]])
-            out[node] = largest
-
-
 NEGLIGIBLE = 40.0  # nats below a leaf's mass at which the rounding of an entry becomes negligible
-
-
-@jit()
-def count_queried(circuit: CircuitArrays, param_ptr: Ints, position: Ints32) -> tuple[int, int]:
-    """Return the number of queried categorical leaves, and the total number of their vectors' entries."""
-    n_leaves, n_entries = 0, 0
-    for node in range(circuit.kind.shape[0]):
-        if circuit.kind[node] == 0 and position[circuit.leaf_var[node]] >= 0:
-            n_leaves += 1
-            n_entries += param_ptr[node + 1] - param_ptr[node]
-    return n_leaves, n_entries
 
 
 @jit()
