@@ -14,6 +14,7 @@ from certimap import testing as testing
 from certimap import trees as trees
 from certimap.ask.api import condition as condition
 from certimap.ask.api import map_query as map_query
+from certimap.ask.decide import decide as decide
 from certimap.ask.forecasting import Forecast as Forecast
 from certimap.ask.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.ask.forecasting import estimate_lipschitz as estimate_lipschitz
@@ -67,6 +68,8 @@ from certimap.core.result import TopMass as TopMass
 from certimap.core.steps import by_step as by_step
 from certimap.decisions.network import DecisionNetwork as DecisionNetwork
 from certimap.decisions.network import Utility as Utility
+from certimap.decisions.policy import DecisionTable as DecisionTable
+from certimap.decisions.policy import Policy as Policy
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
 from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from certimap.core.arrays import Floats, Ints
+from certimap.core.result import Certificate, CertificateKind, Rule
+from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import SolverError
 
 LN2 = math.log(2.0)
@@ -191,3 +193,19 @@ def achieved_epsilon(log_p_hat: float, log_u: float, tolerance: float) -> float:
     if log_u <= log_p_hat + math.log1p(tolerance):
         return 0.0
     return min(-math.expm1(log_p_hat - log_u) * (1.0 + 1e-15), 1.0)
+
+
+def certificate_between(
+    lower: float, upper: float, floor: float, epsilon: float, tolerance: float, exact: float = 1e-9
+) -> Certificate:
+    """Judge an answer of a value of at least `lower` where none is above `upper`; both in units, of any sign.
+
+    The gap is taken as a share of the larger side, of at least `floor`. It is exact up to the share `exact`, and
+    certified up to `epsilon`, or where the gap itself is at most `tolerance`.
+    """
+    share = (upper - lower) / max(abs(lower), abs(upper), floor, SMALLEST_NORMAL)
+    if share <= exact:
+        return Certificate(CertificateKind.EXACT, 0.0, 0.0, epsilon, 0.0, Rule.BOUND, (), exact)
+    if share <= epsilon or upper - lower <= tolerance:
+        return Certificate(CertificateKind.EPSILON, share, 0.0, epsilon, 0.0, Rule.BOUND, (), exact)
+    return Certificate(CertificateKind.NONE, epsilon, 1.0, epsilon, 0.0, None, (), exact)

@@ -61,6 +61,11 @@ class Control:
         return math.inf if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
 
     @property
+    def seconds_run(self) -> float:
+        """Seconds since the run started."""
+        return time.perf_counter() - self.started
+
+    @property
     def is_late(self) -> bool:
         """Whether the time is up."""
         return self.deadline is not None and time.perf_counter() >= self.deadline

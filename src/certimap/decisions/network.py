@@ -144,6 +144,12 @@ class DecisionNetwork(Model):
         """The conditional tables of the chance variables, in the order of the domain."""
         return tuple(f for f in self._uniform.factors if f.scope[-1] not in self._places.values())
 
+    def check_evidence(self, query: Query) -> None:
+        """Raise ImpossibleEvidence if the evidence of a `query`, on what no decision causes, has probability 0."""
+        from certimap.networks.sum_elimination import log_evidence_of  # loads numba
+
+        log_evidence_of(self._uniform, query)
+
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Refuse a `query` (and `limits`) with QueryError: a decision network has no distribution."""
         raise QueryError(
