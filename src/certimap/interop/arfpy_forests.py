@@ -85,10 +85,9 @@ def _real_leaves(x: Any, builder: CircuitBuilder, places: dict[str, int]) -> dic
     if not places:
         return {}
     covers = _covers(x)
-    keys = zip(table["tree"].tolist(), table["nodeid"].tolist(), table["variable"].tolist(), strict=True)
-    values = np.stack([numbers(table[name]) for name in ("mean", "sd", "min", "max")], axis=1)
+    columns = (table[name].tolist() for name in ("tree", "nodeid", "variable", "mean", "sd", "min", "max"))
     leaves: dict[tuple[int, int, str], int] = {}
-    for (tree, node, named_by), (mean, sd, low, high) in zip(keys, values.tolist(), strict=True):
+    for tree, node, named_by, mean, sd, low, high in zip(*columns, strict=True):
         column = str(named_by)
         if (tree, node) not in covers:
             continue

@@ -138,8 +138,12 @@ READERS = {  # module and function here, by the package of an object's class
     "pysdd": "pysdd_nodes:convert",
     "sklearn": "sklearn_models:convert",
     "arfpy": "arfpy_forests:convert",
+    "numpyro": "programs:read_numpyro",
+    "pymc": "programs:read_pymc",
 }
-LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy and CRFs"
+LIBRARIES = (
+    "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy, PyMC, NumPyro and CRFs"
+)
 
 
 _SEQUENCES = ("HMM", "CRF", "DynamicBayesianNetwork", "BayesNet", "MarkovChain")  # or parts of models of them
@@ -173,7 +177,9 @@ def from_object(
     - scikit-learn: `GaussianMixture`, `BayesianGaussianMixture` (by its weights, means and covariances),
       `CategoricalNB`, `BernoulliNB`, `GaussianNB`, `MultinomialNB` (its counts as Poisson, with the mean total
       of the training rows) and `QuadraticDiscriminantAnalysis`;
-    - arfpy: adversarial random forests (`arf`) after their `forde()`.
+    - arfpy: adversarial random forests (`arf`) after their `forde()`;
+    - PyMC: a `Model`, and NumPyro: a handler of a model (`handlers.seed(model, 0)`), with discrete variables of
+      finitely many states and observed ones, which become factors (`log_joint` is ln p(states, observations)).
 
     - `steps`: the number of steps of a dynamic network (see `unroll`), or of a hidden Markov model whose
       observations are variables (not every kind allows it).

@@ -57,8 +57,8 @@ def _plain(x: Any) -> Any:
     mixture = module.GaussianMixture(len(x.weights_), covariance_type=x.covariance_type)
     for name in ("weights_", "means_", "covariances_"):
         setattr(mixture, name, numbers(getattr(x, name)))
-    own = reading.attribute(module, "_compute_precision_cholesky")(mixture.covariances_, x.covariance_type)
-    mixture.precisions_cholesky_ = own
+    inverse = reading.attribute(module, "_compute_precision_cholesky")
+    mixture.precisions_cholesky_ = inverse(mixture.covariances_, x.covariance_type)
     return mixture
 
 

@@ -123,8 +123,7 @@ class TensorCircuit:
 def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats, *, in_logs: bool = True) -> Any:
     """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves.
 
-    Half precision gives two digits only, and single precision ends at e^-88, where it is not `in_logs`: these are
-    computed in double precision.
+    In double precision, where half precision gives two digits, or values not `in_logs` underflow.
     """
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
@@ -138,14 +137,16 @@ def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats, *, in
         return getattr(x, ask)(table.to(parameters[0].device if parameters else "cpu"))
 
 
-def _log_choose(n: Floats, k: Floats) -> Floats:
-    """Return ln of the number of ways to choose k of n; -inf where k > n. Within some roundings of n ln n."""
+def _binomials(n: Floats, log_one: Floats, log_zero: Floats) -> Floats:
+    """Return ln P(k hits of n), for k on a further axis up to the largest n. Within some roundings of n ln n."""
     from scipy.special import gammaln
 
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(
-            k <= n, gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0), -np.inf
-        )
+    n, log_one, log_zero = n[..., None], log_one[..., None], log_zero[..., None]
+    hits = np.arange(int(n.max()) + 1.0)
+    rest = np.maximum(n - hits, 0.0)
+    with np.errstate(invalid="ignore"):  # 0 times the log of 0 is the log of 1
+        logs = np.where(hits > 0, hits * log_one, 0.0) + np.where(rest > 0, rest * log_zero, 0.0)
+    return np.where(hits <= n, logs + gammaln(n + 1.0) - gammaln(hits + 1.0) - gammaln(rest + 1.0), -np.inf)
 
 
 _INNER = {f"Torch{name}Layer" for name in ("Sum", "Hadamard", "Kronecker", "Tucker", "CPT", "TensorDot")}
@@ -216,20 +217,14 @@ def _categorical(layer: Any) -> Floats:
 
 
 def _binomial(layer: Any) -> Floats:
-    total = int(attribute(layer, "total_count"))
-    logits = attribute(layer, "logits")
+    total, logits = float(attribute(layer, "total_count")), attribute(layer, "logits")
     if logits is None:
         one = _nonnegative(layer, "probs")
         log_one, log_zero = log_of(one), log_of(1.0 - one)
     else:
         values = numbers(logits())
         log_one, log_zero = -np.logaddexp(0.0, -values), -np.logaddexp(0.0, values)
-    states = np.arange(total + 1.0)
-    ways = _log_choose(np.array(float(total)), states)
-    with np.errstate(invalid="ignore"):  # 0 times the log of 0 is the log of 1
-        ones = np.where(states > 0, states * log_one[..., None], 0.0)
-        zeros = np.where(states < total, (total - states) * log_zero[..., None], 0.0)
-    return ways + ones + zeros
+    return _binomials(np.array(total), log_one, log_zero)
 
 
 _TABLES: dict[str, Callable[[Any], Floats]] = {
@@ -381,10 +376,7 @@ class _Reader:
 
     def _binomial(self, module: Any) -> Ids:
         logits, counts = numbers(attribute(module, "logits")), numbers(attribute(module, "total_count"))
-        states = np.arange(int(counts.max()) + 1.0)
-        log_one, log_zero = -np.logaddexp(0.0, -logits)[..., None], -np.logaddexp(0.0, logits)[..., None]
-        rest = np.maximum(counts[..., None] - states, 0.0)
-        tables = _log_choose(counts[..., None], states) + states * log_one + rest * log_zero
+        tables = _binomials(counts, -np.logaddexp(0.0, -logits), -np.logaddexp(0.0, logits))
         return self._leaves(module, tables, counts + 1.0)
 
     def _normal(self, module: Any) -> Ids:
