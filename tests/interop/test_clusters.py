@@ -31,7 +31,7 @@ def rows(n):
 def test_a_cluster_answers_as_one_process_does(cluster):
     asia = cm.read("examples/asia.bif")
     with distributed.Client(cluster) as client:
-        shared = cm.map_query(asia, ["lung", "bronc"], rows(64), rng=3, executor=client.get_executor())
+        shared = cm.map_query(asia, ["lung", "bronc"], rows(64), rng=3, executor=client)
     assert told(shared) == told(cm.map_query(asia, ["lung", "bronc"], rows(64), rng=3))
 
 

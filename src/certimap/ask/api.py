@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
@@ -55,7 +54,7 @@ class MapSettings(QuerySettings, total=False):
     proof: bool
     max_proof: int
     n_jobs: int | None
-    executor: Executor | None
+    executor: Any
     extra: Extra
     unknown: Unknown
 
@@ -119,7 +118,7 @@ def map_query(
     proof: bool = False,
     max_proof: int = DEFAULT_PROOF,
     n_jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: Any = None,
     extra: Extra = "refuse",
     unknown: Unknown = "refuse",
     **solver_options: Any,
@@ -170,7 +169,7 @@ def map_query(
       likelihoods; and `progress`.
     - `proof`, `max_proof`: whether to make `result.proof` (see `certimap.check`), and its largest size in bytes.
     - `n_jobs`, `executor`: workers for the rows of a data frame, or for the parts of one hard query: a number of
-      local processes (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker
+      local processes (-1 for one per core), or any `concurrent.futures.Executor` or dask's `Client`. Each worker
       has one thread unless `workers` is given; answers depend on neither number. See docs/many-machines.md.
     - `extra`, `unknown`: for tables: "refuse" or "ignore" columns that are no variables; "refuse" labels that are
       no states, or take them as "missing". A variable with the state "(other)" takes such labels for it.
@@ -232,7 +231,7 @@ def _answer_rows(
     session: Session,
     rows: Sequence[BatchRow],
     rng: Any,
-    how: tuple[OnError, int | None, Executor | None, Progress],
+    how: tuple[OnError, int | None, Any, Progress],
 ) -> ResultList[Any]:
     """Answer each row of a table; `how` is (errors, n_jobs, executor, progress) as in `map_query`."""
     errors, n_jobs, executor, progress = how

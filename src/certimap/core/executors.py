@@ -12,7 +12,7 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,18 +50,19 @@ def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answe
 
 
 @contextmanager
-def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Executor | None]:
-    """Yield `executor`, or a pool of `n_jobs` processes that ends with the block, or None if neither is given.
+def workers_of(n_jobs: int | None, executor: Any) -> Generator[Executor | None]:
+    """Yield `executor` (of a `Client` of dask: its workers), a pool of `n_jobs` processes for the block, or None.
 
     Raises SolverError if both are given, `executor` is no Executor, or `n_jobs` is neither positive nor -1.
     """
     if executor is not None and n_jobs is not None:
         raise SolverError("n_jobs and executor were both given; one of them says who answers the rows")
-    if executor is not None and not isinstance(executor, Executor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(
-            f"executor is a {type(executor).__name__}; a concurrent.futures.Executor is expected, such as that of "
-            "client.get_executor() in dask.distributed"
-        )
+    if not isinstance(executor, Executor | None):
+        with suppress(AttributeError):
+            executor = executor.get_executor(pure=False)
+    if not isinstance(executor, Executor | None):
+        told = "expected a concurrent.futures.Executor, or a Client of dask.distributed"
+        raise SolverError(f"executor is a {type(executor).__name__}; {told}")
     if n_jobs is None:
         yield executor
         return
