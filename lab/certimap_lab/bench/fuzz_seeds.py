@@ -106,6 +106,14 @@ DIAGRAM = {
     "id": b"4\nC C D D\n4\nP P U U\n",
     "pvo": b"4;\n4;\n0;\n3;\n2;\n1;\n",
 }
+FG = b"2 # c\n\n1\n4\n2\n2\n0 .3\n1 1e-400\n\n2\n0 4\n3 2\n3\n0 1\n3 2.5\n5 .7\n"
+WCSP = b"toy 3 3 4 100\n2 3 2\n-2 0 1 100 2\n0 0 12\n1 2 7\n2 2 1 0 1\n1 1 5\n1 0 3 0\n0 4 0\n"
+SHARED = b"n 3 2 2 9 2 2 2 -2 0 1 0 2 0 0 9 1 1 9 2 1 2 0 -1"
+CFN = b"""# c
+{ problem: { name: toy, mustbe: "<99.5" }, "variables": {a: ["x", "y"], b: 3, c -2},
+functions: { f: {scope: [a b], defaultcost: 99.5, costs: [x 0 1.25, y 2 .7]}, g {[c] [1 -2.5]}, h: {scope: [a c],
+costs: "k"}, k: {"scope": [0 2], "costs": [1, 2, 3, 4]} } }
+"""
 DNE = b"""// ~->[DNET-1]->~
 bnet N { whenchanged = 1; visual V { x = (1, 2); };
 node A { kind = NATURE; discrete = TRUE; states = (lo, hi); parents = (); probs = (.3, .7); title = "a;"; };
@@ -187,6 +195,9 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "xdsl": (XDSL, DYNAMIC, XDSL_ID),
     "xmlbif": (XMLBIF, XMLBIF_ID),
     "pgmx": (PGMX, PGMX_ID),
+    "fg": (FG,),
+    "wcsp": (WCSP, SHARED),
+    "cfn": (CFN,),
     "dne": (DNE,),
     "dsl": (DSL,),
     "dsc": (DSC,),

@@ -1,38 +1,16 @@
 """Bayesian networks in blocks of braces: Hugin's `.net`, Netica's `.dne`, GeNIe's `.dsl`, Microsoft's `.dsc`.
 
-Text of blocks is read as a tree of blocks, entries and statements. Values stay text; long lists of numbers are
-parsed in one sweep.
-
     HEAD { KEY = VALUE; KEY = { ... }; STATEMENT; HEAD { ... } }
 
-The node's own states vary fastest, then the last parent's. Positions, labels and other fields are ignored.
+Text is read as a tree of blocks, entries and statements. Values stay text; long lists of numbers are parsed in one
+sweep. The node's own states vary fastest, then the last parent's. Positions, labels and other fields are ignored.
+In `.net`, what is known at a decision stays known, unless certimap wrote `limited_memory = "yes"` into the net.
 
-`.net`: discrete chance nodes, decisions and utilities, and their potentials; one without data is uniform. What is
-known at a decision stays known, unless certimap wrote `limited_memory = "yes"` into the net.
-
-    node A { states = ("yes" "no"); label = "..."; position = (1 2); }
-    potential (A | B C) { data = ((.1 .9)(.2 .8) ...); }
-    decision D { states = ("go" "stay"); }    potential (D | A) { }
-    utility U { }                             potential (U | A D) { data = ((10 -2)(0 0)); }
-
-`.dne` (DNET), and the `.dsl` of the 1990s, which differs in words. In a .dne, a continuous node needs levels that
-cut it into intervals. Constants, titles and findings are ignored.
-
-    bnet NAME {
-      node A { kind = NATURE; discrete = TRUE; states = (yes, no); parents = (); probs = (.1, .9); };
-      node B { chance = DETERMIN; states = (x, y); parents = (A); functable = (x, y); };
-    };
-
-    net NAME {
-      node A { TYPE = CPT; PARENTS = (); DEFINITION = { NAMESTATES = (yes, no); PROBABILITIES = (.1, .9); }; };
-    };
-
-`.dsc`: rows number the states of the parents.
-
-    belief network "NAME"
-    node A { name: "A"; type: discrete[2] = { "yes", "no" }; position: (1, 2); }
-    probability(A) { .1, .9; }
-    probability(B | A) { (0): .2, .8; (1): .3, .7; default: .5, .5; }
+    node A { states = ("yes" "no"); }            potential (A | B C) { data = ((.1 .9) ...); }            (.net)
+    decision D { states = ("go" "stay"); }       utility U { }    potential (U | D) { data = (10 -2); }
+    node A { kind = NATURE; discrete = TRUE; states = (yes, no); parents = (B); probs = ((.1, .9), ...); };
+    node A { TYPE = CPT; PARENTS = (B); DEFINITION = { NAMESTATES = (yes, no); PROBABILITIES = (.1, .9, ...); }; };
+    node A { type: discrete[2] = { "yes", "no" }; }        probability(A | B) { (0): .1, .9; default: .5, .5; }
 """
 
 from __future__ import annotations

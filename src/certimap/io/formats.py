@@ -67,6 +67,10 @@ def _of_networks(name: str, module: str, what: str, program: str = "", decisions
 FORMATS: dict[str, Format] = table_of(
     _of_networks("bif", "bif", "bif"),
     _format("uai", "networks of all kinds", "uai:read_uai", "uai:write_uai", _BAYESIAN + _MARKOV + _DECISIONS),
+    *(
+        _format(name, f"networks ({program})", f"costs:read_{name}", f"costs:write_{name}", _BAYESIAN + _MARKOV)
+        for name, program in (("fg", "libDAI"), ("wcsp", "toulbar2"), ("cfn", "toulbar2"))
+    ),
     _of_networks("net", "brace_networks", "net", " (Hugin)", True),
     _of_networks("xdsl", "xml_files", "xdsl", " (GeNIe)", True),
     _of_networks("dsl", "brace_networks", "dsl", " (GeNIe)"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -154,29 +154,7 @@ def _floats(values: Array) -> Floats:
 
 
 Arrays = dict[str, Array]
-
-
-class StoredVariable(TypedDict, total=False):
-    """A variable in JSON: its name, and its states or its interval."""
-
-    name: str
-    states: list[Any]
-    interval: list[float]
-
-
-class StoredModel(TypedDict):
-    """What a file says of its model beside the arrays."""
-
-    format: str
-    version: int
-    kind: str
-    domain: list[StoredVariable]
-    hidden: NotRequired[list[str]]
-    interventions: NotRequired[dict[str, Label]]
-    whole: NotRequired[list[str]]  # real variables whose answers are whole numbers
-    columns: NotRequired[list[list[Any]]]  # the fields of each `ColumnNote`
-
-
+StoredVariable = dict[str, object]  # in JSON: its name, and its states or its interval
 VERSION = 2  # version 1, without factors in logs, is also read, and written for models without them
 _OWN = {"certimap.learn.hidden_model:HiddenChowLiuModel", "certimap.densities.gaussian_mixture:GaussianMixture"}
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
@@ -197,7 +175,7 @@ def write_native(model: Any, path: AnyPath) -> None:
     kind, arrays = _to_arrays(model)
     version = VERSION if "in_logs" in arrays else 1
     domain = _encoded_domain(model.domain)
-    meta: StoredModel = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
+    meta: dict[str, object] = {"format": "certimap", "version": version, "kind": kind, "domain": domain}
     if isinstance(model, Network | DecisionNetwork) and model.hidden:
         meta["hidden"] = sorted(model.hidden)
     if model.domain.interventions:

@@ -111,9 +111,7 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
-    if tokens.at < len(tokens.words):
-        word = cut(tokens.words[tokens.at])
-        raise tokens.fail(f"{word} follows the {count} query variables that the file counts")
+    tokens.check_end(f"the {count} query variables that the file counts")
     if len(set(variables)) < len(variables):
         doubled = next(v for v in variables if variables.count(v) > 1)
         raise tokens.fail(f"variable {doubled} is queried twice; name it once", 0)
@@ -229,6 +227,21 @@ class Tokens:
     def integer(self, what: str, low: int = 0, high: int = LARGEST) -> int:
         return self.integers(1, what, low, high)[0]
 
+    def number(self, what: str) -> float:
+        return float(self.numbers(1, what, False).values[0])
+
+    def sizes(self, n: int) -> list[int]:
+        """Take numbers of states; ParseError for far more of them than words."""
+        sizes = self.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
+        if sum(sizes) > FREE_STATES + len(self.words):
+            told = f"the variables have {sum(sizes):,} states in a file of {len(self.words):,} words"
+            raise self.fail(f"{told}; expected at most {FREE_STATES:,} more states than words", 2)
+        return sizes
+
+    def check_end(self, after: str = "the last table") -> None:
+        if self.at < len(self.words):
+            raise self.fail(f"{cut(self.words[self.at])} follows {after}; expected the end of the file")
+
     def numbers(self, n: int, what: str, signed: bool) -> Numbers:
         """Take n finite numbers: of any size and not negative, or `signed`."""
         words = self.taken(n, f"an entry of {what}")
@@ -263,17 +276,13 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network | DecisionNe
         raise tokens.fail(f"the file begins with {shown}; expected BAYES, MARKOV, ID or LIMID")
     tokens.at = 1
     n = tokens.integer("the number of variables")
-    sizes = tokens.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
-    if sum(sizes) > FREE_STATES + len(tokens.words):
-        told = f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words"
-        raise tokens.fail(f"{told}; expected at most {FREE_STATES:,} more states than words", 2)
+    sizes = tokens.sizes(n)
     scopes = [_scope(tokens, n) for _ in range(tokens.integer("the number of functions"))]
     domain = Domain.of_sizes(sizes)
     is_bayes = kind == "BAYES" and _is_bayesian(path, scopes, n)
     kinds, roles = _kinds(path, n, len(scopes), encoding) if kind.endswith("ID") else ("", "P" * len(scopes))
     tables = [_function(tokens, k, scope, sizes, roles[k] == "U") for k, scope in enumerate(scopes)]
-    if tokens.at < len(tokens.words):
-        raise tokens.fail(f"{cut(tokens.words[tokens.at])} follows the last table; expected the end of the file")
+    tokens.check_end()
     if kinds:
         decisions = _in_time(path, kinds, encoding)
         cpts = [table.factor("last") for table, role in zip(tables, roles, strict=True) if role == "P"]

@@ -1,15 +1,8 @@
 """Bayesian networks as XML: GeNIe's `.xdsl`, and XMLBIF (`.xmlbif`, `.bifxml`) of version 0.3.
 
     <cpt id="A"><state id="yes"/><state id="no"/><parents>B C</parents><probabilities>...</probabilities></cpt>
-    <noisymax id="N">... <strengths>0 1 0 1</strengths><parameters>...</parameters></noisymax>
-    <deterministic id="D">... <resultingstates>yes no ...</resultingstates></deterministic>
-
-    <VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>yes</OUTCOME><OUTCOME>no</OUTCOME></VARIABLE>
-    <DEFINITION><FOR>A</FOR><GIVEN>B</GIVEN><TABLE>.1 .9 .2 .8</TABLE></DEFINITION>
-
-    <decision id="D"><state id="yes"/><state id="no"/><parents>A</parents></decision>
     <utility id="U"><parents>A D</parents><utilities>9 -1 0 0</utilities></utility>
-    <mau id="Sum"><parents>U V</parents><weights>1 1</weights></mau>
+    <DEFINITION><FOR>A</FOR><GIVEN>B</GIVEN><TABLE>.1 .9 .2 .8</TABLE></DEFINITION>
 
 The node's own states vary fastest, then the last parent's. In XMLBIF, the TYPE of a variable may be decision or
 utility; what is known at a decision stays known, unless a PROPERTY of the network is limited_memory. aGrUM
@@ -94,6 +87,14 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
     return tree.root()
 
 
+def rooted(path: AnyPath, encoding: str | None, tag: str, inner: str) -> tuple[Element, Element]:
+    """Return the outermost element and the first one inside with a tag; ParseError for others."""
+    root = read_xml(path, encoding)
+    if root.tag != tag or not any(root.all(inner)):
+        raise ParseError(f"begins with <{root.tag[:40]}>; expected <{tag}> with <{inner}> inside", path, root.line)
+    return root, root.first(inner)
+
+
 class _Tree(ContentHandler):
     """Builds the tree."""
 
@@ -156,10 +157,7 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
     Nodes of other kinds (equations, noisy adders) are refused, and utilities that are not added up. A dynamic
     network is unrolled to its number of slices; `certimap.unroll` makes it longer or shorter.
     """
-    root = read_xml(path, encoding)
-    nodes = next(root.all("nodes"), None)
-    if root.tag != "smile" or nodes is None:
-        raise ParseError(f"begins with <{root.tag[:40]}>; expected <smile> with <nodes> inside", path, root.line)
+    root, nodes = rooted(path, encoding, "smile", "nodes")
     dynamic = next(root.all("dynamic"), None)
     shown = [genie for extensions in root.all("extensions") for genie in extensions.all("genie")]
     programs = [genie.attributes.get("app", "") for genie in shown]
@@ -282,10 +280,7 @@ def write_xdsl(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
 
 def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
     """Read a network of chance variables, decisions and utilities."""
-    root = read_xml(path, encoding)
-    network = next(root.all("NETWORK"), None)
-    if root.tag != "BIF" or network is None:
-        raise ParseError(f"begins with <{root.tag[:40]}>; expected <BIF> with a <NETWORK> inside", path, root.line)
+    _, network = rooted(path, encoding, "BIF", "NETWORK")
     declared = Declared(path)
     declared.limited_memory = any(p.text.strip() == "limited_memory" for p in network.all("PROPERTY"))
     for variable in network.all("VARIABLE"):

@@ -24,7 +24,7 @@ from certimap.errors import ParseError, QueryError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, write_text
 from certimap.io.words import Numbers, written_nodes
-from certimap.io.xml_files import Element, read_xml, xml_name, xml_numbers
+from certimap.io.xml_files import Element, rooted, xml_name, xml_numbers
 from certimap.networks.bayesian import BayesianNetwork
 
 _TABLES = ("table", "probtable", "exactdistr")
@@ -33,11 +33,7 @@ _MODELS = {"or / max": -1, "generalizedmax": -1, "and / min": 0, "generalizedmin
 
 def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
     """Read a network of tables, trees (ADDs), noisy OR, MAX, AND, MIN, and utilities that are added up."""
-    root = read_xml(path, encoding)
-    network = root.first("ProbNet")
-    if root.tag != "ProbModelXML" or not network.children:
-        told = f"begins with <{root.tag[:40]}>; expected <ProbModelXML> with a <ProbNet> inside"
-        raise ParseError(told, path, root.line)
+    _, network = rooted(path, encoding, "ProbModelXML", "ProbNet")
     declared = Declared(path)
     potentials = list(network.first("Potentials").all("Potential"))
     sums = {_scope(potential)[-1] for potential in potentials if _is_sum(potential)}
@@ -47,18 +43,16 @@ def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
         kind, role = (variable.attributes.get(key, "").lower() for key in ("type", "role"))
         is_discrete = role == "utility" or kind.startswith(("finitestate", "discretized"))
         if role not in ("", "chance", "decision", "utility") or not is_discrete:
-            told = f"variable {cut(name)} has the role {role[:40]!r} and the type {cut(kind)}"
-            raise ParseError(
-                f"{told}; expected 'chance', 'decision' or 'utility', and 'finiteStates' or 'discretized'",
-                path,
-                variable.line,
+            told = f"variable {cut(name)} has the role {cut(role)} and the type {cut(kind)}; expected 'chance',"
+            raise declared.fail(
+                f"{told} 'decision' or 'utility', and 'finiteStates' or 'discretized'", variable.line
             )
         states = [state.attributes.get("name", "") for state in variable.first("States").all("State")]
         if name not in sums:
             declared.variable(name, states, variable.line, role)
     links = [[_name(end) for end in link.all("Variable")] for link in network.first("Links").all("Link")]
     for name in [name for name, kind in declared.kinds.items() if kind == "decision"]:
-        declared.table(name, [a for a, b in links if b == name], Numbers(np.zeros(0)), None)
+        declared.table(name, [ends[0] for ends in links if ends[1:] == [name]], Numbers(np.zeros(0)), None)
     for potential in sorted(potentials, key=_is_sum):
         _read_potential(path, declared, potential)
     return declared.model()
@@ -118,8 +112,8 @@ def _tree_table(path: AnyPath, potential: Element, child: Categorical, above: li
     variables = {v.name: v for v in (*above, child)}
     table = np.full([v.n_states for v in variables.values()], -1.0)
     _fill(path, potential, variables, [list(range(v.n_states)) for v in variables.values()], table)
-    if np.any(table < 0.0):
-        told = f"the tree of {cut(child.name)} has no branch for some states; expected one for each"
+    if not np.all((table >= 0.0) & (table < np.inf)):
+        told = f"the tree of {cut(child.name)} has no branch for some states, or a number above 1"
         raise ParseError(told, path, potential.line)
     return table
 
@@ -183,10 +177,8 @@ def write_pgmx(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
         scope = "".join(names[p] for p in node.parents[::-1])
         role, head = "conditionalProbability", f"<Variables>{name}{scope}</Variables>"
         if node.kind == "utility":
-            role, head = (
-                "utility",
-                f"{name.replace('Variable', 'UtilityVariable', 1)}<Variables>{scope}</Variables>",
-            )
+            own = name.replace("Variable", "UtilityVariable", 1)
+            role, head = "utility", f"{own}<Variables>{scope}</Variables>"
         lines.append(f'<Potential type="Table" role="{role}">')
         lines.append(f"{head}<Values>{' '.join(node.words)}</Values></Potential>")
     write_text(path, "\n".join([*lines, "</Potentials>", "</ProbNet>", "</ProbModelXML>"]) + "\n")

@@ -100,6 +100,7 @@ def test_time_slices_name_variables(tmp_path):
     assert read_text(tmp_path, "pgmx", text).domain.names == ("A[0]", "B", "C")
 
 
+LAST = branch(["a1"], leaf("C", ".1 .9")) + "</Branches>"
 HALF = tree("A", branch(["a0"], leaf("C", ".1 .9")), names="CA")
 
 
@@ -114,6 +115,8 @@ HALF = tree("A", branch(["a0"], leaf("C", ".1 .9")), names="CA")
         ("pgmx", pgmx(noisy("OR / MAX", ""), n=2), "'C' has 17 parameters"),
         ("pgmx", pgmx(HALF), "no branch for some states"),
         ("pgmx", pgmx(HALF.replace("a0", "ax")), "'ax' is no state"),
+        ("pgmx", pgmx(HALF.replace(".1 .9", "1e400 0").replace("</Branches>", LAST)), "a number above 1"),
+        ("pgmx", pgmx(role="decision").replace("<Links/>", "<Links><Link/></Links>"), "'A' is|'A' has"),
         ("pgmx", pgmx(HALF.replace("'C'/></Variables><Values", "'B'/></Variables><Values")), "other variables"),
         ("pgmx", pgmx(tree("B", names="CA")), "over 'B'"),
         ("pgmx", pgmx(), "'C' has no table"),
