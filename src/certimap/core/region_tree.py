@@ -31,7 +31,7 @@ class RegionArrays(NamedTuple):
     map_ptr: Ints
     gather: Ints
     scatter: Ints
-    scatter_break: Ints
+    excess: Ints
     message_ptr: Ints
     joint_ptr: Ints
 
@@ -46,7 +46,8 @@ class RegionTree:
     # (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in the order (separator, own). `mantissas`
     # and `exponents` (empty if all are 0) hold the same without loss. `column` is the first column of a queried
     # own variable in masks, or -1. `gather[map_ptr[c] + joint position]` is the separator position of the child in
-    # slot c.
+    # slot c, and `scatter` there the same followed by the configuration, of `excess[c]` many, of the queried
+    # variables of the joint space that the separator lacks.
     arrays: RegionArrays
     parent: Ints  # int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children
     slot: Ints

@@ -76,7 +76,7 @@ def pass_down(tree: RegionTree, mask: Floats, is_bound: bool, room: passes.PassR
     a = tree.arrays
     n_rows, n_children = mask.shape[1], np.diff(a.child_ptr)
     below = passes.DownRoom(
-        np.empty((int(np.max(n_children * np.diff(a.joint_ptr), initial=1)), n_rows)),
+        np.empty((int(np.max((n_children + 1) * np.diff(a.joint_ptr), initial=1)), n_rows)),
         np.empty((int(np.max(n_children, initial=1)), n_rows)),
         np.empty_like(room.message),
         np.empty_like(room.message_exponent),
@@ -97,7 +97,7 @@ def wide_up(tree: RegionTree, mask: Flags, is_bound: bool) -> tuple[float, WideR
 def wide_each(tree: RegionTree, mask: Flags, is_bound: bool) -> Floats:
     """Return the natural log of the value with each variable set to each state, shape (total_states,)."""
     a = tree.arrays
-    n_suffix = int(np.max((np.diff(a.child_ptr) + 1) * np.diff(a.joint_ptr)))
+    n_suffix = int(np.max((np.diff(a.child_ptr) + 2) * np.diff(a.joint_ptr)))
     suffix, each = Wide.empty((n_suffix,)).pair, np.empty(len(mask))
     downward_wide(a, np.ascontiguousarray(mask), is_bound, wide_up(tree, mask, is_bound)[1], suffix, each)
     return each

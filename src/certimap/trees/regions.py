@@ -151,7 +151,7 @@ def make_tree(
     columns = [int(offsets[positions[b.own]]) if b.own in positions else -1 for b in buckets]
     tables, mantissas, exponents = _laid_out([layout.table(i) for i in range(len(buckets))], pace)
     slots = [(i, c) for i in range(len(buckets)) for c in children[i]]
-    maps: list[tuple[Ints, Ints, Ints]] = []
+    maps: list[tuple[Ints, Ints, int]] = []
     for i, c in slots:
         pace.ahead(ENTRIES_PER_TABLE + WORK_OF_MAPS * buckets[i].table.size)
         maps.append(layout.child_maps(i, c))
@@ -176,7 +176,7 @@ def make_tree(
         map_ptr=pointers(len(m[0]) for m in maps),
         gather=_joined(m[0] for m in maps),
         scatter=_joined(m[1] for m in maps),
-        scatter_break=_joined(m[2] for m in maps),
+        excess=np.array([m[2] for m in maps], np.int64),
         message_ptr=pointers(np.prod(dims, axis=1)),
         joint_ptr=pointers(shared_query * shared_hidden * own),
     )
@@ -235,21 +235,17 @@ class _Layout:
         order = [bucket.scope.index(v) for v in (*self.separator(i), bucket.own)]
         return bucket.table.view(lambda values: np.transpose(values, order))
 
-    def child_maps(self, i: int, c: int) -> tuple[Ints, Ints, Ints]:
-        """Return gather, scatter and scatter_break of child c of region i."""
+    def child_maps(self, i: int, c: int) -> tuple[Ints, Ints, int]:
+        """Return gather and scatter of child c of region i, and how many configurations its separator lacks."""
         bucket = self.buckets[i]
         axes = [*self.shared[i][0], *self.shared[i][1], bucket.own]
         shape = [self.sizes[v] for v in axes]
         size = self._count(axes)
         states = dict(zip(axes, np.unravel_index(np.arange(size), shape), strict=True))
         separator = self.separator(c)
-        gather = self._ravel(separator, states, size)
-        excess = self._ravel([v for v in axes if v in self.positions and v not in separator], states, size)
-        scatter = np.lexsort((np.arange(size), excess, gather))
-        breaks = np.full(size, 2, np.int64)
-        same = gather[scatter][1:] == gather[scatter][:-1]
-        breaks[1:] = np.where(same, excess[scatter][1:] != excess[scatter][:-1], 2)
-        return gather, scatter.astype(np.int64), breaks
+        lacking = [v for v in axes if v in self.positions and v not in separator]
+        gather, scatter = (self._ravel(own, states, size) for own in (separator, [*separator, *lacking]))
+        return gather, scatter, self._count(lacking)
 
     def _ravel(self, variables: Sequence[int], states: Mapping[int, Ints], size: int) -> Ints:
         index = np.zeros(size, np.int64)

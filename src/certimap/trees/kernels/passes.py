@@ -15,7 +15,7 @@ import numpy as np
 from certimap.core.arrays import Bytes, Floats, Ints, Ints16
 from certimap.core.region_tree import RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
-from certimap.kernels.jit import jit, jit_part
+from certimap.kernels.jit import Scalar, jit, jit_part
 from certimap.kernels.wide import LN2, ZERO, WideArrays, normal
 
 
@@ -39,7 +39,7 @@ class PassRoom(NamedTuple):
 
 
 class DownRoom(NamedTuple):
-    """Further buffers of `downward`: `suffix` holds as many joints as a region has children."""
+    """Further buffers of `downward`: `suffix` holds a joint more than a region has children."""
 
     suffix: Floats
     suffix_exponent: Floats
@@ -285,33 +285,20 @@ def project_down(
 
 
 @jit_part
-def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats) -> None:
-    """Reduce a joint vector to a child's separator.
-
-    `order` lists joint positions by (separator state, configuration of the queried variables that the separator
-    lacks, hidden state); `breaks` is 2 where a new separator state starts, 1 where a configuration does, else 0.
-    """
+def scatter_down(values: Floats, places: Ints, excess: Scalar, is_bound: bool, total: Floats, out: Floats) -> None:
+    """Reduce a joint vector to a child's separator: sum hidden states in `total`, then configurations in `out`."""
     n_rows = values.shape[1]
-    total = np.zeros(n_rows)
-    o = -1
-    for i in range(len(order)):
-        if breaks[i] == 2:
-            if o >= 0:
-                for b in range(n_rows):
-                    out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
-            o += 1
-            for b in range(n_rows):
-                out[o, b] = 0.0
-                total[b] = 0.0
-        elif breaks[i] == 1:
-            for b in range(n_rows):
-                out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
-                total[b] = 0.0
-        j = order[i]
+    total[: len(out) * excess, :] = 0.0
+    for j in range(len(places)):
+        o = places[j]
         for b in range(n_rows):
-            total[b] += values[j, b]
-    for b in range(n_rows):
-        out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
+            total[o, b] += values[j, b]
+    for o in range(len(out)):
+        for b in range(n_rows):
+            out[o, b] = total[o * excess, b]
+        for i in range(o * excess + 1, (o + 1) * excess):
+            for b in range(n_rows):
+                out[o, b] = max(out[o, b], total[i, b]) if is_bound else out[o, b] + total[i, b]
 
 
 @jit()
@@ -352,6 +339,7 @@ def downward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom, belo
         if n_children == 0:
             continue
         # suffix[i] = product of the messages of children i+1, i+2, ...
+        spare = n_children * size
         suffix[(n_children - 1) * size : n_children * size, :] = 1.0
         suffix_exponent[n_children - 1, :] = 0.0
         for i in range(n_children - 2, -1, -1):
@@ -372,13 +360,8 @@ def downward(a: RegionArrays, mask: Floats, is_bound: bool, room: PassRoom, belo
             for j in range(size):
                 for b in range(n_rows):
                     suffix[i * size + j, b] *= outer[j, b]
-            scatter_down(
-                suffix[i * size : (i + 1) * size],
-                a.scatter[gp : gp + size],
-                a.scatter_break[gp : gp + size],
-                is_bound,
-                down[cp : cp + sep],
-            )
+            values, places, total = suffix[i * size : (i + 1) * size], a.scatter[gp : gp + size], suffix[spare:]
+            scatter_down(values, places, a.excess[first + i], is_bound, total, down[cp : cp + sep])
             for b in range(n_rows):
                 down_exponent[child, b] = down_exponent[r, b] + suffix_exponent[i, b]
             rescale(down, cp, cp + sep, down_exponent[child], flags)

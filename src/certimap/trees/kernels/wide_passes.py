@@ -114,27 +114,25 @@ def _own_values(
 
 
 @jit()
-def _scatter_down(values: WideArrays, order: Ints, breaks: Ints, is_bound: bool, out: WideArrays) -> None:
-    """Reduce a joint vector to a child's separator; `order` and `breaks` as in the batched pass."""
-    o = -1
-    total, top = 0.0, ZERO
-    found, found_exponent = 0.0, ZERO
-    for i in range(len(order) + 1):
-        is_end = i == len(order)
-        if is_end or breaks[i] > 0:
-            total, top = normal(total, top)
+def _scatter_down(
+    values: WideArrays, places: Ints, excess: int, is_bound: bool, total: WideArrays, out: WideArrays
+) -> None:
+    """Reduce a joint vector to a child's separator, as in the batched pass."""
+    n = len(out.mantissa)
+    total.mantissa[: n * excess], total.exponent[: n * excess] = 0.0, ZERO
+    for j in range(len(places)):
+        m, e = total.mantissa[places[j]], total.exponent[places[j]]
+        m, e = plus(m, e, values.mantissa[j], values.exponent[j])
+        total.mantissa[places[j]], total.exponent[places[j]] = m, e
+    for o in range(n):
+        found, found_exponent = 0.0, ZERO
+        for i in range(o * excess, (o + 1) * excess):
+            m, e = normal(total.mantissa[i], total.exponent[i])
             if is_bound:
-                found, found_exponent = larger(found, found_exponent, total, top)
+                found, found_exponent = larger(found, found_exponent, m, e)
             else:
-                found, found_exponent = plus(found, found_exponent, total, top)
-            total, top = 0.0, ZERO
-            if is_end or breaks[i] == 2:
-                if o >= 0:
-                    out.mantissa[o], out.exponent[o] = normal(found, found_exponent)
-                o += 1
-                found, found_exponent = 0.0, ZERO
-        if not is_end:
-            total, top = plus(total, top, values.mantissa[order[i]], values.exponent[order[i]])
+                found, found_exponent = plus(found, found_exponent, m, e)
+        out.mantissa[o], out.exponent[o] = normal(found, found_exponent)
 
 
 @jit_part
@@ -172,7 +170,8 @@ def downward_wide(
             for j in range(size):
                 if not mask[column + j % k]:
                     outer.mantissa[j], outer.exponent[j] = 0.0, ZERO
-        # Part i + 1 of `suffix` is the product of the outside and the messages after child i.
+        # Part i + 1 of `suffix` is the product of the outside and the messages after child i; the last is spare.
+        spare = (last - first + 1) * size
         for i in range(last - first - 1, -1, -1):
             after, here = (0 if i == last - first - 1 else i + 2) * size, (i + 1) * size
             child = a.children[min(first + i + 1, last - 1)]
@@ -191,8 +190,8 @@ def downward_wide(
                 _multiply(suffix, here + j, outer, j)
                 _multiply(outer, j, message, a.message_ptr[child] + a.gather[gp + j])
             below = _part(down, a.message_ptr[child], a.message_ptr[child + 1])
-            order, breaks = a.scatter[gp : gp + size], a.scatter_break[gp : gp + size]
-            _scatter_down(_part(suffix, here, here + size), order, breaks, is_bound, below)
+            values, total = _part(suffix, here, here + size), _part(suffix, spare, spare + size)
+            _scatter_down(values, a.scatter[gp : gp + size], a.excess[c], is_bound, total, below)
 
 
 @jit()
