@@ -23,6 +23,7 @@ from certimap.errors import ModelError
 from certimap.trees.wide import Wide
 
 ENTRIES_PER_TABLE = 150  # fixed cost of making a table, in table entries; clocks are charged before it is made
+UNLIMITED = 2**62  # table entries
 WORK_OF_MAPS = 4  # cost of mapping an entry to a child's, in table entries
 
 
@@ -399,18 +400,11 @@ def buckets_of_latent_tree(
         count = np.bincount(latent_of[query.variables], minlength=len(parent)).astype(np.float64)
         root = centroid(parent, count)
     order, new_parent = rooted(parent, root)
-    buckets: list[Bucket] = []
-    place = {latent: len(query.variables) + i for i, latent in enumerate(reversed(order))}
-    for v in queried:
-        latent = int(latent_of[v])
-        pace.ahead(ENTRIES_PER_TABLE + emissions[v].size)
-        buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent]))
-    for latent in reversed(order):
-        up = int(new_parent[latent])
-        if up < 0:
-            buckets.append(Bucket(n + latent, (), unary[latent]))
-            continue
-        pace.ahead(ENTRIES_PER_TABLE + 2 * (unary[up].size * unary[latent].size))
-        edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
-        buckets.append(Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up]))
-    return buckets
+    factors: list[Factor] = [((n + int(latent_of[v]), v), weighed(v)) for v in queried]
+    for latent, up in ((i, int(new_parent[i])) for i in order):
+        if up >= 0:
+            edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
+            factors.append(((n + up, n + latent), edge))
+        factors.append(((n + latent,), unary[latent]))
+    sizes = {v: size for scope, table in factors for v, size in zip(scope, table.shape, strict=True)}
+    return buckets_of_factors(factors, sizes, [*queried, *(n + i for i in reversed(order))], UNLIMITED, pace)[0]
