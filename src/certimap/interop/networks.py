@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from certimap.core.logs import log_of
 from certimap.core.model import Model
 from certimap.core.named import needed
 from certimap.core.steps import at_step
+from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.densities.gaussian_mixture import LOG_2PI
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError, QueryError
@@ -325,9 +327,11 @@ def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
     kinds = set(classes_of(x))
     if "CLG" in kinds:
         return _gaussian_of_pyagrum(x)
-    if not kinds & {"BayesNet", "MarkovRandomField"}:
-        raise reading.refuse(x, "expected BayesNet, MarkovRandomField or CLG")
+    if not kinds & {"BayesNet", "MarkovRandomField", "InfluenceDiagram"}:
+        raise reading.refuse(x, "expected BayesNet, MarkovRandomField, InfluenceDiagram or CLG")
     ids = sorted(attribute(x, "nodes")())
+    if "InfluenceDiagram" in kinds:
+        ids = [i for i in ids if not x.isUtilityNode(i)]
     variables = [attribute(x, "variable")(i) for i in ids]
     names = [str(attribute(v, "name")()) for v in variables]
     labels = [tuple(attribute(v, "labels")()) for v in variables]
@@ -336,11 +340,32 @@ def read_pyagrum(x: Any, wishes: Wishes) -> Reading:
         read = BayesianNetwork(domain, [_factor(attribute(x, "cpt")(i), domain) for i in ids])
         found = Reading(read, lambda rows: [_log_joint(x, at) for at in _instances(x, names, rows)])
         return found if wishes.steps is None else _of_steps(x, found, wishes.steps)
-    factors = [attribute(x, "factor")(scope) for scope in x.factors()]
+    is_diagram = "InfluenceDiagram" in kinds
+    of_nodes = (x.cpt(i) for i in ids if x.isChanceNode(i)) if is_diagram else map(x.factor, x.factors())
+    factors: list[Any] = list(of_nodes)
+    read = [_factor(f, domain) for f in factors]
+    model = _decisions(x, domain, read) if is_diagram else MarkovNetwork(domain, read)
     return Reading(
-        MarkovNetwork(domain, [_factor(f, domain) for f in factors]),
+        model,
         lambda rows: [log_of(numbers([f.get(at) for f in factors])).sum() for at in _instances(x, names, rows)],
+        compared=MarkovNetwork(domain, read),
     )
+
+
+def _decisions(x: Any, domain: Domain, cpts: list[Factor]) -> DecisionNetwork:
+    """Return an influence diagram with its conditional tables; its arcs order the decisions."""
+    nodes = [(i, str(x.variable(i).name())) for i in x.topologicalOrder()]
+    if len(domain) > len(cpts) + 1 and not x.decisionOrderExists():
+        warnings.warn(
+            "no arcs put all decisions in order; what is known at one is known at later ones", stacklevel=4
+        )
+    seen = {name: [str(x.variable(p).name()) for p in x.parents(i)] for i, name in nodes if x.isDecisionNode(i)}
+    utilities: list[Utility] = []
+    for i, name in nodes:
+        if x.isUtilityNode(i):
+            scope = [domain.index(own) for own in reversed(x.utility(i).names) if own != name]
+            utilities.append(Utility(name, tuple(scope), numbers(x.utility(i).tolist())[..., 0]))
+    return DecisionNetwork(domain, cpts, seen, utilities)
 
 
 def _instances(x: Any, names: list[str], rows: Floats) -> Iterator[Any]:

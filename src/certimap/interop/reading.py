@@ -166,7 +166,8 @@ def from_object(
     - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
       `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`, `JunctionTree`, `ClusterGraph`,
       `MarkovChain` (with `steps`);
-    - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`;
+    - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`,
+      `InfluenceDiagram`;
     - pomegranate: `BayesianNetwork` of categorical distributions, `FactorGraph`, `DenseHMM`, `SparseHMM`;
     - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
       ones (the means of their posterior);
