@@ -27,6 +27,11 @@ from certimap.ask.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.ask.inference import log_likelihood as log_likelihood
 from certimap.ask.inference import marginals as marginals
 from certimap.ask.inference import sample as sample
+from certimap.ask.information import InformationValue as InformationValue
+from certimap.ask.information import InformationValues as InformationValues
+from certimap.ask.information import Strength as Strength
+from certimap.ask.information import strength_of_assumptions as strength_of_assumptions
+from certimap.ask.information import value_of_information as value_of_information
 from certimap.ask.next_test import Gain as Gain
 from certimap.ask.next_test import NextTest as NextTest
 from certimap.ask.next_test import next_test as next_test

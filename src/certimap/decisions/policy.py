@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from certimap.certify.bounds import certificate_between
 from certimap.core.arrays import Floats
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Categorical, Label
-from certimap.core.named import needed
-from certimap.core.result import Certificate, CertificateKind, Status
+from certimap.core.named import at, needed
+from certimap.core.result import Certificate, CertificateKind, Status, json_ready
 from certimap.core.summary import aligned
 from certimap.decisions.diagram import Diagram
 from certimap.decisions.network import DecisionNetwork
@@ -110,6 +111,27 @@ class Policy:
                 second, first = np.partition([-math.inf, *values], -2)[-2:].tolist()
                 rows.append({"decision": name, **known, "choice": best, "value": first, "lead": first - second})
         return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as JSON types: both sides, the certificate, and every row of every table."""
+        tables = {
+            name: [
+                {"known": known, "choice": best, "values": dict(zip(table.options, values.tolist(), strict=True))}
+                for known, best, values in table.rows()
+            ]
+            for name, table in self.tables.items()
+        }
+        proved = {"kind": self.certificate.kind, "epsilon": self.certificate.epsilon}
+        found = {"expected_utility": self.expected_utility, "upper_bound": self.upper_bound, "certificate": proved}
+        return json_ready({**found, "tables": tables, "status": self.status, "seconds": self.seconds})
+
+    def plot(self, decision: str | None = None, ax: Any = None) -> Any:
+        """Return axes (`ax`, or new ones) with what options of a `decision` bring; see `plots.plot_policy`."""
+        return at("certimap.plots:plot_policy")(self, decision, ax)
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write an HTML page about the policy, which needs no network, to a `path`."""
+        at("certimap.io.files:write_text")(path, at("certimap.explanations.reports.policies:policy_page")(self))
 
     def _table(self, decision: str) -> DecisionTable:
         if decision not in self.tables:

@@ -5,6 +5,7 @@ from certimap.plots.results import plot_history as plot_history
 from certimap.plots.results import plot_moments as plot_moments
 from certimap.plots.results import plot_network as plot_network
 from certimap.plots.results import plot_pareto as plot_pareto
+from certimap.plots.results import plot_policy as plot_policy
 from certimap.plots.results import plot_region_tree as plot_region_tree
 from certimap.plots.results import plot_regret as plot_regret
 from certimap.plots.results import plot_top as plot_top

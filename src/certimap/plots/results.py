@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit
 from certimap.core.result import MapResult
+from certimap.decisions.policy import Policy
 from certimap.errors import MissingDependency, QueryError
 from certimap.networks.network import Network
 from certimap.plots.series import (
@@ -231,6 +233,25 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
     sizes = f"{summary.n_variables} variables, {summary.n_nodes:,} nodes, {summary.n_edges:,} edges"
     ax.set_title(f"{sizes}\n{kinds}", fontsize="small")
     return labelled(ax, "height (0: leaves)", "nodes", has_legend=False)
+
+
+def plot_policy(policy: Policy, decision: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw what each option of a `policy`'s `decision` brings, for what is known, on `ax` (None makes a figure).
+
+    `decision`: None for the first. The first 12 rows of its table are drawn. Raises MissingDependency without
+    matplotlib.
+    """
+    name = next(iter(policy.tables)) if decision is None else decision
+    table, ax = policy.tables[name], axes_of(ax)
+    rows = list(itertools.islice(table.rows(), 12))
+    height = 0.8 / len(table.options)
+    for k, option in enumerate(table.options):
+        values = [float(row[k]) if np.isfinite(row[k]) else np.nan for _, _, row in rows]
+        ax.barh(np.arange(len(rows)) + k * height, values, height, label=str(option))
+    texts = [", ".join(f"{v}={label}" for v, label in known.items()) or "always" for known, _, _ in rows]
+    ax.set_yticks(np.arange(len(rows)) + 0.4 - height / 2.0, texts)
+    ax.invert_yaxis()
+    return labelled(ax, "expected utility", name)
 
 
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:

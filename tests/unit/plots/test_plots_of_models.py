@@ -33,6 +33,21 @@ def hidden_chain(n=40):
     return cm.condition(network, [f"x{i}" for i in range(n)], {})
 
 
+def test_options_of_a_decision_are_drawn_for_what_is_known():
+    values = np.array([[100.0, 60.0], [0.0, 70.0]])
+    network = cm.DecisionNetwork.from_cpts(
+        {"weather": ["dry", "rain"], "take": ["leave", "carry"]},
+        {},
+        {"weather": [0.7, 0.3]},
+        {"take": "weather"},
+        {"joy": (["weather", "take"], values)},
+    )
+    axes = cm.decide(network).plot()
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100.0, 0.0, 60.0, 70.0])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["weather=dry", "weather=rain"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["leave", "carry"]
+
+
 def random_mixture(n=12, n_parts=20):
     rng = np.random.default_rng(3)
     build = cm.CircuitBuilder(cm.Domain.of_sizes([2] * n))

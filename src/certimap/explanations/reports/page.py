@@ -249,10 +249,10 @@ def report_page(paths: Sequence[AnyPath]) -> str:
             f"<section aria-labelledby='title-{i}'><h2 id='title-{i}'>{escaped(title)}</h2>{body}</section>"
         )
         data.append({} if found is None else {"history": found.history_columns(), "pareto": found.pareto})
-    return _page(links, sections, data)
+    return page(links, sections, data)
 
 
-def _page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) -> str:
+def page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) -> str:
     """Put the parts together with style, charts and data; nothing is loaded from elsewhere."""
     title = (
         f"Report of certimap: {links[0][0]}" if len(links) == 1 else f"Report of certimap: {len(links)} answers"
