@@ -189,7 +189,7 @@ def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
     ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control=control, max_draws=part.max_samples)
     if len(part.points):
         ledger.candidates(part.points)
-    status = search_box(posterior, question.solver, ledger, np.random.default_rng(part.seed))
+    status = search_box(question.solver, ledger, np.random.default_rng(part.seed))
     return _packed(ledger, posterior), status.value
 
 

@@ -184,12 +184,7 @@ class Ranking:
         """Add new points at positions `start`, `start` + 1, ...; return whether the best changed."""
         chosen = self.is_full or self.possible
         contenders = np.flatnonzero(log_probs > self.last) if chosen else np.arange(len(log_probs))
-        if len(contenders) > 4 * self.size:
-            values = log_probs[contenders]
-            least = values.max() if self.size == 1 else np.partition(values, len(values) - self.size)[-self.size]
-            above = contenders[values > least]
-            ties = contenders[values == least][: self.size - len(above)]
-            contenders = np.sort(np.concatenate([above, ties]))
+        contenders = contenders[np.argsort(-log_probs[contenders], kind="stable")[: self.size]]
         old = self.pairs[0] if self.pairs else None
         new = [(float(log_probs[i]), start + int(i)) for i in contenders]
         self.pairs = sorted([*self.pairs, *new], key=lambda pair: (-pair[0], pair[1]))[: self.size]
@@ -201,35 +196,21 @@ class Ranking:
         """Return how adding new points one by one would change the ranking.
 
         `log_probs`, `log_uppers`: bounds on the new points; the latter None if values are exact. `kept_uppers`,
-        `log_rival`: upper bounds of the ranked points, and the largest of a known unranked one. Each change is
+        `log_rival`: upper bounds of the ranked points, and the largest of a known unranked one. Every change is
         (index of a new point; from then on: ln p of the last place, largest upper bound of unranked points).
         """
-        if log_uppers is None:
-            return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]
-        kept = [(value, float(upper)) for (value, _), upper in zip(self.pairs, kept_uppers, strict=True)]
+        is_exact = log_uppers is None
+        uppers = np.full_like(log_probs, -np.inf) if log_uppers is None else log_uppers
+        pairs = zip(self.pairs, kept_uppers.tolist(), strict=True)
+        kept = [(value, -math.inf if is_exact else upper) for (value, _), upper in pairs]
         found: list[tuple[int, float, float]] = []
-        for at, pair in enumerate(zip(log_probs.tolist(), log_uppers.tolist(), strict=True)):
-            kept = sorted([*kept, pair], key=lambda sides: -sides[0])
+        for at in np.flatnonzero(log_probs > self.last).tolist() if is_exact else range(len(log_probs)):
+            kept = sorted([*kept, (float(log_probs[at]), float(uppers[at]))], key=lambda sides: -sides[0])
             log_rival = max(log_rival, *(upper for _, upper in kept[self.size :]), -math.inf)
             kept = kept[: self.size]
-            found.append((at, kept[-1][0] if len(kept) == self.size else -math.inf, log_rival))
-        return found
-
-    def _last_places(self, log_probs: Floats) -> list[tuple[int, float]]:
-        """Return (index, new ln p of the last place) of every new point that changes the last place."""
-        kept = [value for value, _ in self.pairs]
-        found: list[tuple[int, float]] = []
-        at = 0
-        while at < len(log_probs):
-            full = len(kept) == self.size
-            step = int(np.argmax(log_probs[at:] > kept[-1])) if full else 0
-            if full and not log_probs[at + step] > kept[-1]:
-                break
-            at += step
-            kept = sorted([*kept, float(log_probs[at])], reverse=True)[: self.size]
-            if len(kept) == self.size:
-                found.append((at, kept[-1]))
-            at += 1
+            last = kept[-1][0] if len(kept) == self.size else -math.inf
+            if not found or found[-1][1:] != (last, log_rival):
+                found.append((at, last, log_rival))
         return found
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.models import FLOAT, CheckBudget, PlainTable, Question, ReducedModel, Rejected, Stored
 from certimap.checker.numbers import Flags, Ints, run_starts
@@ -125,32 +124,6 @@ def _any_of(flags: Flags, group: Ints, n: int) -> Flags:
     return out
 
 
-class Segment(NamedTuple):
-    """Ways through some variables, in the order of their starts: automata go from a joint state to another."""
-
-    start: Ints
-    labels: NDArray[Any]  # a row per way, a column per variable
-    end: Ints
-    states: Ints  # the joint states in which ways end, a row each
-
-    def n_ways(self, rest: Segment, budget: CheckBudget) -> int:
-        """Return the number of ways that go on through `rest`; reject too many."""
-        total = int(np.bincount(rest.start, minlength=len(self.states))[self.end].sum())
-        if total > MOST_POINTS:
-            raise Rejected(f"the constraints leave more than {MOST_POINTS} assignments to list")
-        budget.need((8.0 * FLOAT + 4.0 * len(self.labels[0])) * total if total else 0.0, "a list of assignments")
-        return total
-
-    def joined(self, rest: Segment, numbers: Ints) -> Segment:
-        """Return some of the ways that go on through `rest`, by their numbers."""
-        counts = np.bincount(rest.start, minlength=len(self.states))
-        first, last = run_starts(counts)[self.end], np.cumsum(counts[self.end])
-        way = np.searchsorted(last, numbers, side="right")
-        after = numbers - (last - counts[self.end])[way] + first[way]
-        labels = np.concatenate([self.labels[way], rest.labels[after]], axis=1)
-        return Segment(self.start[way], labels, rest.end[after], rest.states)
-
-
 @dataclass(frozen=True, eq=False)
 class PlainRules:
     """All constraints of a query; everything satisfies none."""
@@ -191,37 +164,49 @@ class PlainRules:
                 return boxes
 
     def points(self, sizes: Ints, together: int = TOGETHER) -> Iterator[Ints]:
-        """Yield all feasible points, `together` at a time; reject more than MOST_POINTS of all or of a half."""
+        """Yield all feasible points in order, at most `together` at once; reject more than MOST_POINTS.
+
+        Ways through the automata are counted from the end, so that each point is found by its number alone.
+        """
         columns = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         box = self.narrowed(np.ones((1, columns[-1]), np.bool_), columns[:-1])[0]
-        left = [np.flatnonzero(part) for part in np.split(box, columns[1:-1])]
-        start = np.zeros((1, len(self.automata) + 1), np.int64)  # the last state is of no automaton
-        first = self._segment(range(len(sizes) // 2), left, start)
-        rest = self._segment(range(len(sizes) // 2, len(sizes)), left, first.states)
-        total = first.n_ways(rest, self.budget)
-        for at in range(0, total, together):
+        states = np.zeros((1, len(self.automata) + 1), np.int64)  # the last state is of no automaton
+        steps, n_states, n_held = (
+            list[tuple[Ints, Ints, Ints]](),
+            list[int](),
+            0,
+        )  # of each variable: states before, labels, states after
+        for place, own in enumerate(map(np.flatnonzero, np.split(box, columns[1:-1]))):
+            n_held += 4 * states.size * len(own)
+            self.budget.need(FLOAT * n_held, "the joint states of constraints")
+            before, labels = np.repeat(np.arange(len(states)), len(own)), np.tile(own, len(states))
+            after = states[before]
+            for a, automaton in enumerate(self.automata):
+                if place in automaton.places:
+                    table = automaton.tables[automaton.places.index(place)]
+                    after[:, a] = table[after[:, a], labels]
+            alive = np.all(after >= 0, axis=1)
+            n_states.append(len(states))
+            states, end = np.unique(after[alive], axis=0, return_inverse=True)
+            steps.append((before[alive], labels[alive], end.reshape(-1)))
+        counts, ways = np.ones(len(states)), list[tuple[Ints, Ints]]()
+        for before, _, after in reversed(steps):
+            last = np.cumsum(counts[after])
+            if np.any(last > MOST_POINTS):
+                raise Rejected(f"the constraints leave more than {MOST_POINTS} assignments to list")
+            first = last - counts[after]
+            counts = np.bincount(before, counts[after], n_states.pop())
+            ways.append((first.astype(np.int64), run_starts(np.bincount(before))))
+        for at in range(0, int(counts.sum()), together):
             self.budget.look()
-            yield first.joined(rest, np.arange(at, min(at + together, total))).labels.astype(np.int64)
-
-    def _segment(self, places: range, left: Sequence[Ints], states: Ints) -> Segment:
-        """Return all ways through some variables from each of some joint states of the automata."""
-        if len(places) > 1:
-            half = len(places) // 2
-            first = self._segment(places[:half], left, states)
-            rest = self._segment(places[half:], left, first.states)
-            return first.joined(rest, np.arange(first.n_ways(rest, self.budget)))
-        own = left[places[0]] if places else np.zeros(1, np.int64)
-        self.budget.need(4.0 * FLOAT * states.size * len(own), "the joint states of constraints")
-        start, labels = np.repeat(np.arange(len(states)), len(own)), np.tile(own, len(states))
-        after = states[start]
-        for a, automaton in enumerate(self.automata if places else ()):
-            if places[0] in automaton.places:
-                table = automaton.tables[automaton.places.index(places[0])]
-                after[:, a] = table[after[:, a], labels]
-        alive = np.all(after >= 0, axis=1)
-        ends, end = np.unique(after[alive], axis=0, return_inverse=True)
-        small = np.uint8 if len(own) == 0 or own[-1] < 256 else np.int64
-        return Segment(start[alive], labels[alive, None][:, : len(places)].astype(small), end.reshape(-1), ends)
+            left, state = np.arange(at, min(at + together, int(counts.sum()))), np.zeros(1, np.int64)
+            out = np.empty((len(left), len(steps)), np.int64)
+            for place, (_, labels, after) in enumerate(steps):
+                first, starts = ways[-1 - place]
+                left = left + first[starts[state]]
+                step = np.searchsorted(first, left, side="right") - 1
+                left, out[:, place], state = left - first[step], labels[step], after[step]
+            yield out
 
     def extended(self, problem: ReducedModel, answers: Ints) -> tuple[ReducedModel, Ints]:
         """Return a network of the feasible points alone, its counters queried too; and the answers there."""

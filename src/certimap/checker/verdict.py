@@ -441,14 +441,8 @@ def _circuit(
     if claim.method == "mixture":
         if any(len(cells[v]) > 2 for v in cells):
             raise Rejected("a proof by 'mixture' cuts no variable into cells")
-        check_mixture(
-            products_of(graph, arrays, at_most, cells),
-            _columns(asked),
-            threshold,
-            budget,
-            claim.rules,
-            asked.query_offsets,
-        )
+        parts = products_of(graph, arrays, at_most, cells)
+        check_mixture(parts, _columns(asked), threshold, budget, claim.rules, asked.query_offsets)
         return log_value
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
     is_countable = bool(np.all(asked.query_sizes > 0))  # real variables are observed or summed out
@@ -540,9 +534,8 @@ def _wide(
     """Check as `_network` does, by steps, for networks too wide to eliminate."""
     order = _order_in(proof, problem)
     log_value = claim.least([value_at(problem, answer, -1, order, budget) for answer in answers])
-    boxes = boxes_beside(
-        problem, answers[:1] if claim.kind == "bound" else answers, budget
-    )  # it is on answers too
+    beside = answers[:1] if claim.kind == "bound" else answers  # a bound is on answers too
+    boxes = boxes_beside(problem, beside, budget)
     check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
     return log_value
 

@@ -91,12 +91,8 @@ class Target:
 
 
 _V3 = ("avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")  # these imply the rest
-TARGETS = {
-    "x86_64": Target("x86-64-v3", _V3),
-    "AMD64": Target("x86-64-v3", _V3),
-    "aarch64": Target("generic", ()),
-    "arm64": Target("generic", ()),
-}
+_X86, _ARM = Target("x86-64-v3", _V3), Target("generic", ())
+TARGETS = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
 
 
 @functools.cache

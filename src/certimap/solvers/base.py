@@ -42,6 +42,8 @@ class Effort:
 class Solver(ABC):
     """The base of every solver: derive a frozen dataclass of settings from it.
 
+    Its facts are class attributes, or arguments of the class: `class Mine(Solver, name="mine", needs=(Draws,))`.
+
     A solver has no loop, clock, print or certificate. States are plain data with a flag `done` (further steps
     change nothing), and can be pickled between steps.
 
@@ -60,6 +62,14 @@ class Solver(ABC):
     heuristic: ClassVar[bool] = False
     is_seeded: ClassVar[bool] = True
     ranges: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **facts: Any) -> None:
+        """Set the class attributes above that are given as arguments of the class; raise TypeError for others."""
+        super().__init_subclass__()
+        for name, value in facts.items():
+            if name not in Solver.__annotations__:
+                raise TypeError(f"class {cls.__name__} has the argument {name!r}, which solvers have not")
+            setattr(cls, name, value)
 
     def __post_init__(self) -> None:
         """Raise SolverError for a setting outside its range."""
@@ -142,11 +152,8 @@ class OneStepState:
     done: bool = False
 
 
-class Heuristic(WholeSpaceSolver):
+class Heuristic(WholeSpaceSolver, family="heuristic", heuristic=True):
     """The base of solvers that propose points without proof."""
-
-    family: ClassVar[Family] = "heuristic"
-    heuristic: ClassVar[bool] = True
 
 
 class LabelHeuristic(Heuristic):
@@ -179,11 +186,8 @@ class OnePoint(OneStep):
 
 
 @dataclass(frozen=True)
-class Guess(OnePoint):
+class Guess(OnePoint, name="guess", needs=(Guesses,)):
     """Report the posterior's one guess; `auto` chooses this if a time limit cut conditioning short."""
-
-    name: ClassVar[str] = "guess"
-    needs: ClassVar[tuple[Capability, ...]] = (Guesses,)
 
     def point(self, posterior: Guesses) -> Points:
         return posterior.guess()

@@ -19,7 +19,7 @@ from certimap.certify import bounds
 from certimap.certify.ledger import Ledger, issue, own_source, pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.core.arguments import is_mapping, is_sequence, seed_checked
-from certimap.core.box import Points
+from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp, controlled_by
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.posterior import Draws, Finds, Posterior
@@ -150,16 +150,7 @@ def _loop(
     if warm_start is not None:
         apply_warm_start(warm_start, posterior, ledger, _stream(seed, 0))
     history.record()
-    if ledger.early_stop and ledger.satisfied:
-        return Status.CERTIFIED
-    ledger.control.searching = True
-    try:
-        rng = _stream(seed, 1) if solver.is_seeded else _UNUSED
-        return _stepped(solver, solver.init(posterior, ledger.control, rng), ledger, history)
-    except TimeUp:  # a step that could not end in time stopped; its reports stand
-        return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
-    finally:
-        ledger.control.searching = False
+    return _searched(solver, ledger, _stream(seed, 1) if solver.is_seeded else _UNUSED, None, history)
 
 
 def _stream(seed: int, number: int) -> np.random.Generator:
@@ -167,15 +158,23 @@ def _stream(seed: int, number: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
 
 
-def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.random.Generator) -> Status:
+def search_box(solver: Solver, ledger: Ledger, rng: np.random.Generator) -> Status:
     """Search the box of a ledger, under the ledger's control; return why the search ended."""
-    history = History(ledger, time.perf_counter(), False)
+    return _searched(solver, ledger, rng, ledger.boxes, History(ledger, time.perf_counter(), False))
+
+
+def _searched(
+    solver: Solver, ledger: Ledger, rng: np.random.Generator, boxes: Boxes | None, history: History
+) -> Status:
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
+    ledger.control.searching = True
     try:
-        return _stepped(solver, solver.init(posterior, ledger.control, rng, ledger.boxes), ledger, history)
-    except TimeUp:
-        return Status.TIME_LIMIT
+        return _stepped(solver, solver.init(ledger.posterior, ledger.control, rng, boxes), ledger, history)
+    except TimeUp:  # a step that could not end in time stopped; its reports stand
+        return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+    finally:
+        ledger.control.searching = False
 
 
 def assemble(

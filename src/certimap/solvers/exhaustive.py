@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
-from certimap.solvers.base import Family, Judging, Solver
+from certimap.solvers.base import Judging, Solver
 
 if TYPE_CHECKING:
     from certimap.core.rules import AnswerList
@@ -46,17 +46,14 @@ class EnumerationState:
 
 
 @dataclass(frozen=True)
-class Exhaustive(Solver):
+class Exhaustive(Solver, name="exhaustive", family="enumeration", is_seeded=False):
     """Evaluate every joint state of the query variables, at most `max_states`; the answer is exact.
 
     Under constraints, only the joint states that satisfy them count and are evaluated.
     """
 
     max_states: int = 2**22
-    name: ClassVar[str] = "exhaustive"
-    family: ClassVar[Family] = "enumeration"
-    is_seeded: ClassVar[bool] = False
-    ranges: ClassVar[str] = "max_states [1, inf)"
+    ranges = "max_states [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger, own_source
 from certimap.core.arrays import Floats
 from certimap.core.control import Control
-from certimap.core.posterior import Capability
 from certimap.densities.switching import UNIT, Paths, SwitchingPosterior, narrowest
-from certimap.solvers.base import Effort, Family, WholeSpaceSolver
+from certimap.solvers.base import Effort, WholeSpaceSolver
 
 MERGING = own_source("path merging")
 FREE = 3e-10  # nats that mergers may cost in all before the limit on paths forces them
@@ -76,7 +74,9 @@ class MergingState:
 
 
 @dataclass(frozen=True)
-class PathMerging(WholeSpaceSolver):
+class PathMerging(
+    WholeSpaceSolver, name="path_merging", needs=(SwitchingPosterior,), family="elimination", is_seeded=False
+):
     """Extend paths of states variable by variable, and leave out paths that another one covers.
 
     A path covers another with the same live states if its weighted Gaussian over the live real variables lies
@@ -84,11 +84,6 @@ class PathMerging(WholeSpaceSolver):
     many paths, some are merged at a price in nats, which the bound pays. Each sweep has more paths, and looks
     farther ahead. Cost: per variable, the number of paths times that of states, times up to 64 comparisons.
     """
-
-    name: ClassVar[str] = "path_merging"
-    needs: ClassVar[tuple[Capability, ...]] = (SwitchingPosterior,)
-    family: ClassVar[Family] = "elimination"
-    is_seeded: ClassVar[bool] = False
 
     def start(self, posterior: SwitchingPosterior, control: Control, rng: np.random.Generator) -> MergingState:
         return MergingState(posterior, control)

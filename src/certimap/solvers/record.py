@@ -13,7 +13,6 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
-from certimap.core.arrays import Array
 from certimap.core.box import Points
 from certimap.core.domain import Label, Real
 from certimap.core.posterior import Posterior
@@ -120,11 +119,7 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
         return unproved(reason)
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER) and certificate.delta > 0.0:
         log_open, log_closed, counts = map(np.array, zip(*ledger.draw_groups, strict=True))
-        record: dict[str, Array] = {
-            "log_open": log_open,
-            "log_closed": log_closed,
-            "counts": counts.astype(np.int64),
-        }
+        record = {"log_open": log_open, "log_closed": log_closed, "counts": counts.astype(np.int64)}
         return Proof({"method": "draws", "rule": ledger.rule}, record)
     if certificate.rule is Rule.ENUMERATION:
         return Proof({"method": "enumeration"}, {})

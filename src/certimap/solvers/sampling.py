@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -16,9 +16,9 @@ from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
 from certimap.core.domain import Domain
-from certimap.core.posterior import Capability, Draws, Masses, Posterior
+from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.errors import SolverError
-from certimap.solvers.base import Family, Judging, Solver
+from certimap.solvers.base import Judging, Solver
 
 FIRST_CHUNK = 64
 LARGEST_CHUNK = 16384
@@ -79,11 +79,9 @@ def unsuited_to_densities(name: str, posterior: Posterior) -> str | None:
     )
 
 
-class Drawing(Solver):
+class Drawing(Solver, needs=(Draws,), family="sampling"):
     """The base of solvers that take draws from one stream."""
 
-    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
-    family: ClassVar[Family] = "sampling"
     n_draws: int | None = None
     batch: int | None = None
 
@@ -98,7 +96,7 @@ class Drawing(Solver):
 
 
 @dataclass(frozen=True)
-class Pac(Drawing):
+class Pac(Drawing, name="pac"):
     """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
 
     Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
@@ -112,8 +110,7 @@ class Pac(Drawing):
     batch: int | None = None
     rule: Literal["sharp", "published"] = "sharp"
     max_draws: int | None = None
-    name: ClassVar[str] = "pac"
-    ranges: ClassVar[str] = "batch [1, inf)"
+    ranges = "batch [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)
@@ -124,7 +121,7 @@ class Pac(Drawing):
 
 
 @dataclass(frozen=True)
-class FixedBudget(Drawing):
+class FixedBudget(Drawing, name="budget"):
     """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
 
     No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
@@ -136,8 +133,7 @@ class FixedBudget(Drawing):
 
     n_draws: int | None = None
     batch: int | None = None
-    name: ClassVar[str] = "budget"
-    ranges: ClassVar[str] = "batch, n_draws [1, inf)"
+    ranges = "batch, n_draws [1, inf)"
 
     def judging(self) -> Judging:
         return Judging(early_stop=False, max_draws=DEFAULT_DRAWS if self.n_draws is None else self.n_draws)
@@ -197,7 +193,7 @@ class SmoothState:
 
 
 @dataclass(frozen=True)
-class SmoothPac(Solver):
+class SmoothPac(Solver, name="smooth_pac", needs=(Draws,), family="sampling"):
     """Draw like `pac`, and periodically evaluate all neighbours of the best candidate not swept yet.
 
     Sweeps find modes whose mass is too small to be drawn soon, and reduce the residual mass; they never count as
@@ -219,10 +215,7 @@ class SmoothPac(Solver):
     batch: int | None = None
     rule: Literal["sharp", "published"] = "sharp"
     max_draws: int | None = None
-    name: ClassVar[str] = "smooth_pac"
-    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
-    family: ClassVar[Family] = "sampling"
-    ranges: ClassVar[str] = "radius [0, inf); period, batch [1, inf); lipschitz (0, inf)"
+    ranges = "radius [0, inf); period, batch [1, inf); lipschitz (0, inf)"
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)

@@ -278,9 +278,19 @@ def test_points_of_two_sides_are_ranked_by_the_lower_and_rivals_of_the_answers_b
         ranking.add(lower[:n_before], 0)
         kept = [i for _, i in ranking.pairs]
         rival = max((float(upper[i]) for i in range(n_before) if i not in kept), default=-math.inf)
-        found = ranking.changes(lower[n_before:], upper[n_before:], upper[kept], rival)
-        for at, log_kth, log_rival in found:
+        wanted = []
+        for at in range(8):
             order = np.argsort(-lower[: n_before + at + 1])
-            assert log_kth == (lower[order[size - 1]] if len(order) >= size else -math.inf)
-            assert log_rival == max(upper[order[size:]], default=-math.inf)
-        assert [at for at, _, _ in found] == list(range(8))
+            log_kth = lower[order[size - 1]] if len(order) >= size else -math.inf
+            state = (log_kth, max(upper[order[size:]], default=-math.inf))
+            wanted += [] if wanted and wanted[-1][1:] == state else [(at, *state)]
+        assert ranking.changes(lower[n_before:], upper[n_before:], upper[kept], rival) == wanted
+        exact = dict.fromkeys((at, log_kth) for at, log_kth, _ in wanted if log_kth > ranking.last)
+        found = ranking.changes(lower[n_before:], None, lower[kept], -math.inf)
+        assert [(at, last) for at, last, _ in found if last > ranking.last] == changes_of(exact)
+
+
+def changes_of(places):
+    """Return the pairs of (place, value) at which the value is another one than before."""
+    pairs = list(places)
+    return [pair for before, pair in zip([(None, None), *pairs], pairs, strict=False) if before[1] != pair[1]]

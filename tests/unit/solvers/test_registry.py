@@ -111,6 +111,15 @@ def test_the_expected_solver_is_the_one_that_runs(examples):
         assert registry.expected(choice) == cm.map_query(model, names, evidence, rng=0, progress=False).solver
 
 
+def test_facts_of_a_solver_are_arguments_of_its_class():
+    class Eager(Greedy, name="eager", is_seeded=False):
+        """A kind of its own."""
+
+    assert (Eager.name, Eager.needs, Eager.heuristic, Eager.is_seeded) == ("eager", (Masses,), True, False)
+    with pytest.raises(TypeError, match="'seeded'"):
+        type("Wrong", (Greedy,), {}, seeded=False)
+
+
 @pytest.mark.parametrize("name", sorted(set(registry.names()) - {"auto"}))
 def test_settings_outside_their_ranges_are_refused(name):
     kind = registry.entry(name).load()

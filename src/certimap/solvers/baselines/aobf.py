@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -171,7 +170,7 @@ class BestFirstState(AndOrState):
 
 
 @dataclass(frozen=True)
-class AndOrBestFirst(AndOrSolver):
+class AndOrBestFirst(AndOrSolver, name="aobf"):
     """Search the AND/OR graph of the query best first (AO*), bounded by mini-buckets.
 
     Expands the fewest nodes of all searches with these bounds, and improves the upper bound all the while, but
@@ -191,7 +190,6 @@ class AndOrBestFirst(AndOrSolver):
     """
 
     dives: bool = False
-    name: ClassVar[str] = "aobf"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> BestFirstState:
         return BestFirstState(posterior, control)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -17,10 +17,10 @@ from certimap.core.box import Boxes, Layout, Points
 from certimap.core.control import Control
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label, Real
 from certimap.core.named import needed
-from certimap.core.posterior import Capability, Facts, Posterior
+from certimap.core.posterior import Facts, Posterior
 from certimap.core.rounding import ULP
 from certimap.errors import SolverError
-from certimap.solvers.base import Effort, Family, Judging, Solver, WholeSpaceSolver
+from certimap.solvers.base import Effort, Judging, Solver, WholeSpaceSolver
 from certimap.solvers.registry import make, resolve
 
 Width = float | Mapping[str, float] | None
@@ -228,7 +228,7 @@ class CellState:
 
 
 @dataclass(frozen=True)
-class Cells(WholeSpaceSolver):
+class Cells(WholeSpaceSolver, name="cells", needs=(CircuitPosterior,), family="search"):
     """Partition the real query variables into cells, and find the most probable cell.
 
     The exact masses of the cells make a distribution over finitely many states (categorical query variables keep
@@ -257,10 +257,7 @@ class Cells(WholeSpaceSolver):
     radius: float | None = None
     n_draws: int = 4096
     by: str | Solver = "auto"
-    name: ClassVar[str] = "cells"
-    needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-    family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "n_cells, n_draws [2, inf); width, radius (0, inf)"
+    ranges = "n_cells, n_draws [2, inf); width, radius (0, inf)"
 
     def __post_init__(self) -> None:
         super().__post_init__()

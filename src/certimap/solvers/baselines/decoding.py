@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from certimap.certify.ledger import Ledger, own_source
 from certimap.circuits.posterior import CircuitPosterior, GuessedCircuit
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
-from certimap.core.posterior import Bounds, Capability, Decodes, Masses, Posterior, Probes
+from certimap.core.posterior import Bounds, Decodes, Masses, Posterior, Probes
 from certimap.core.probing import log_bounds
 from certimap.solvers.base import LabelHeuristic, OnePoint, OneStep, OneStepState
 
@@ -22,15 +22,12 @@ MAXIMA = own_source("max_product")
 
 
 @dataclass(frozen=True)
-class Independent(OnePoint):
+class Independent(OnePoint, name="independent", needs=(Decodes | Masses,)):
     """Each query variable takes the mode of its marginal posterior.
 
     Two passes over the circuit, whatever the size of the query; dependence is ignored. A real variable takes the
     mean of a component, the one with the largest marginal density.
     """
-
-    name: ClassVar[str] = "independent"
-    needs: ClassVar[tuple[Capability, ...]] = (Decodes | Masses,)
 
     def unsuited(self, posterior: Posterior) -> str | None:
         if posterior.domain.is_discrete or isinstance(posterior, Decodes):
@@ -53,7 +50,7 @@ def modes_of(posterior: Masses) -> Points:
 
 
 @dataclass(frozen=True)
-class MaxProduct(OnePoint):
+class MaxProduct(OnePoint, name="max_product", needs=(Decodes,)):
     """Decodes the most probable path through the circuit instead of the most probable assignment.
 
     Every sum is replaced by the maximum of its weighted children (after summing out nuisance variables); then the
@@ -64,9 +61,6 @@ class MaxProduct(OnePoint):
     is therefore the bound of the whole space, rounded up: maxima at sums that decide a query variable, sums
     elsewhere. If every sum decides one, it equals the value of the path.
     """
-
-    name: ClassVar[str] = "max_product"
-    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
 
     def point(self, posterior: Decodes) -> Points:
         return posterior.max_product()
@@ -81,37 +75,31 @@ class MaxProduct(OnePoint):
 
 
 @dataclass(frozen=True)
-class PaperMaxProduct(OnePoint):
+class PaperMaxProduct(OnePoint, name="paper_max_product", needs=(GuessedCircuit,)):
     """Max-product as published: on the original circuit, with sums over nuisance variables maximised too.
 
     `max_product` runs on the conditioned circuit, in which sums over nuisance variables are added up, and nested
     sums and sums over one variable are merged, so that it replaces fewer sums by maxima.
     """
 
-    name: ClassVar[str] = "paper_max_product"
-    needs: ClassVar[tuple[Capability, ...]] = (GuessedCircuit,)
-
     def point(self, posterior: GuessedCircuit) -> Points:
         return posterior.most_probable_path()
 
 
 @dataclass(frozen=True)
-class ArgmaxProduct(OnePoint):
+class ArgmaxProduct(OnePoint, name="argmax_product", needs=(Decodes,)):
     """Keeps at every node the best of its children's assignments, scored by the node's own value.
 
     Never worse than max-product in a circuit with one sum; elsewhere usually better, at a higher cost: see
     `certimap.circuits.kernels.decode.argmax_upward`.
     """
 
-    name: ClassVar[str] = "argmax_product"
-    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
-
     def point(self, posterior: Decodes) -> Points:
         return posterior.argmax_product()
 
 
 @dataclass(frozen=True)
-class BeamSearch(OneStep):
+class BeamSearch(OneStep, name="beam", needs=(Decodes,)):
     """Argmax-product with several assignments per node; all assignments of the root are scored exactly.
 
     Once the time is up, the remaining sums score assignments by their largest term alone.
@@ -120,9 +108,7 @@ class BeamSearch(OneStep):
     """
 
     width: int = 8
-    name: ClassVar[str] = "beam"
-    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
-    ranges: ClassVar[str] = "width [1, inf)"
+    ranges = "width [1, inf)"
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
         control = ledger.control
@@ -140,7 +126,7 @@ class PropagationState:
 
 
 @dataclass(frozen=True)
-class HybridBeliefPropagation(LabelHeuristic):
+class HybridBeliefPropagation(LabelHeuristic, name="hybrid_bp", needs=(CircuitPosterior,)):
     """Message passing on the circuit as a network of binary variables (Mauá et al. 2020), decoded every sweep.
 
     Nuisance variables are summed out before. Query variables send mixed-product messages (Liu and Ihler 2013). The
@@ -154,9 +140,7 @@ class HybridBeliefPropagation(LabelHeuristic):
     iterations: int = 5
     damping: float = 0.0
     min_change: float = 1e-6
-    name: ClassVar[str] = "hybrid_bp"
-    needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-    ranges: ClassVar[str] = "iterations [1, inf); damping [0, 1); min_change [0, inf]"
+    ranges = "iterations [1, inf); damping [0, 1); min_change [0, inf]"
 
     def start(self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator) -> PropagationState:
         return PropagationState(posterior.propagation(self.damping))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, spread
 from certimap.core.control import Control
-from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
@@ -104,7 +102,7 @@ class JoinGraphState:
 
 
 @dataclass(frozen=True)
-class JoinGraphPropagation(Heuristic):
+class JoinGraphPropagation(Heuristic, name="ijgp", needs=(NetworkPosterior,)):
     """Pass messages on a join graph of clusters of at most `i_bound` + 1 variables; an answer without a claim.
 
     Each sweep sends every message once in both directions, damped; nuisance variables are summed before query
@@ -119,9 +117,7 @@ class JoinGraphPropagation(Heuristic):
 
     i_bound: int = 10
     iterations: int = 10
-    name: ClassVar[str] = "ijgp"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf)"
+    ranges = "i_bound [1, inf); iterations [0, inf)"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> JoinGraphState:
         problem = posterior.problem

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, Limits
 from certimap.core.domain import Domain
-from certimap.core.posterior import Capability, Posterior
+from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.solvers.base import Effort, LabelHeuristic
 
@@ -126,18 +126,9 @@ class TrainingCase:
         return mask[:, domain.total_states - self.told.shape[1] :].astype(np.float64)
 
 
-def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
-    """Return the network trained for the same model, variables and settings, or None."""
-    return None if posterior.origin is None else _KEPT.get(posterior.origin[0], {}).get(key)
-
-
-def keep(posterior: CircuitPosterior, key: Any, network: Any) -> None:
-    """Cache a trained network with its model; beyond `MAX_KEPT` the oldest is dropped."""
-    if posterior.origin is not None:
-        own = _KEPT.setdefault(posterior.origin[0], {})
-        own[key] = network
-        if len(own) > MAX_KEPT:
-            del own[next(iter(own))]
+def kept_of(posterior: CircuitPosterior) -> dict[Any, Any]:
+    """Return the networks trained for the posterior's model by variables and settings; a model may be unknown."""
+    return {} if posterior.origin is None else _KEPT.setdefault(posterior.origin[0], {})
 
 
 @dataclass(eq=False)
@@ -160,7 +151,7 @@ class ItselfState:
 
 
 @dataclass(frozen=True)
-class Itself(LabelHeuristic):
+class Itself(LabelHeuristic, name="itself", needs=(CircuitPosterior,)):
     """Inference-time self-supervised training (Arya et al. 2024); needs PyTorch (`pip install 'certimap[torch]'`).
 
     A perceptron maps evidence to one distribution per query variable. Its loss is minus ln of the circuit's
@@ -188,9 +179,7 @@ class Itself(LabelHeuristic):
     refine_rate: float = 1e-3
     device: str = "cpu"
     train_seed: int = 0
-    name: ClassVar[str] = "itself"
-    needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
-    ranges: ClassVar[str] = (
+    ranges = (
         "hidden [1, inf); batch, rows [1, inf); epochs, refine_steps [0, inf); learning_rate, refine_rate (0, inf)"
     )
 
@@ -213,7 +202,7 @@ class Itself(LabelHeuristic):
         hidden = self.hidden or ((64, 32) if n <= SMALL else (256, 128) if n >= LARGE else (128, 64))
         sizes = (case.told.shape[1], *hidden, posterior.domain.total_states)
         key = (case.key, sizes, self.learning_rate, self.batch, self.rows, self.epochs, self.train_seed)
-        found = None if case.key is None else kept(posterior, key)
+        found = None if case.key is None else kept_of(posterior).get(key)
         n_rows = self.rows if case.joint is not None else self.batch
         network = make_network(sizes, own_rng) if found is None else copy.deepcopy(found)
         network.to(device_of(self.device))
@@ -269,7 +258,10 @@ class Itself(LabelHeuristic):
         self._descend(state, state.rows[turn * self.batch : (turn + 1) * self.batch])
         state.n_trained += 1
         if state.n_trained == per_pass * self.epochs:
-            keep(state.posterior, state.key, copy.deepcopy(state.network))
+            networks = kept_of(state.posterior)
+            networks[state.key] = copy.deepcopy(state.network)
+            if len(networks) > MAX_KEPT:
+                del networks[next(iter(networks))]  # the oldest
             self._begin_refining(state)
 
     def _begin_refining(self, state: ItselfState) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -13,7 +12,7 @@ from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.constrained import ConstrainedPosterior
 from certimap.core.control import Control
-from certimap.core.posterior import Capability, Draws, Masses, Posterior
+from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.probing import best_changes
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, LabelHeuristic
@@ -51,7 +50,7 @@ class Walk(LabelHeuristic):
 
 
 @dataclass(frozen=True)
-class HillClimb(Walk):
+class HillClimb(Walk, name="hill_climb"):
     """From several starts, repeats the one-variable change that raises the probability most, until none does.
 
     Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
@@ -62,8 +61,7 @@ class HillClimb(Walk):
 
     restarts: int = 32
     batch: int = 32
-    name: ClassVar[str] = "hill_climb"
-    ranges: ClassVar[str] = "restarts, batch [1, inf)"
+    ranges = "restarts, batch [1, inf)"
 
     def start(self, posterior: Posterior, control: Control, rng: Generator) -> WalkState:
         nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
@@ -84,7 +82,7 @@ class HillClimb(Walk):
 
 
 @dataclass(frozen=True)
-class AnnealedGibbs(Walk):
+class AnnealedGibbs(Walk, name="mcmc"):
     """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
 
     Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
@@ -99,8 +97,7 @@ class AnnealedGibbs(Walk):
     sweeps: int = 20
     hot: float = 1.0
     cold: float = 0.05
-    name: ClassVar[str] = "mcmc"
-    ranges: ClassVar[str] = "chains, sweeps [1, inf); hot, cold (0, inf)"
+    ranges = "chains, sweeps [1, inf); hot, cold (0, inf)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,7 +159,7 @@ class MctsState:
 
 
 @dataclass(frozen=True)
-class TreeSearch(LabelHeuristic):
+class TreeSearch(LabelHeuristic, name="mcts", needs=(Masses,)):
     """Walks down a tree of partial assignments by the PUCT rule, and completes the assignment that it reaches.
 
     A node branches on its most uncertain variable. The prior of a state is its exact conditional probability, the
@@ -175,9 +172,7 @@ class TreeSearch(LabelHeuristic):
 
     simulations: int = 500
     exploration: float = 1.0
-    name: ClassVar[str] = "mcts"
-    needs: ClassVar[tuple[Capability, ...]] = (Masses,)
-    ranges: ClassVar[str] = "simulations [1, inf); exploration [0, inf)"
+    ranges = "simulations [1, inf); exploration [0, inf)"
 
     def effort(self, state: MctsState) -> Effort:
         return Effort(n_nodes=state.n_simulations)

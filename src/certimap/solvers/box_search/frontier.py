@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats
 from certimap.core.box import Boxes, Layout, Points, rounded_up
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import Bounds, Capability, Draws, Masses, Posterior, Prober, Probes
+from certimap.core.posterior import Bounds, Draws, Masses, Posterior, Prober, Probes
 from certimap.core.probing import has_masses, prober_of
-from certimap.solvers.base import Effort, Family, Judging, Solver
+from certimap.solvers.base import Effort, Judging, Solver
 from certimap.solvers.box_search.open_boxes import Expansion, OpenBoxes, OpenRows, expand
 
 N_STARTS = 4
@@ -116,7 +116,7 @@ class FrontierState:
 
 
 @dataclass(frozen=True)
-class Frontier(Solver):
+class Frontier(Solver, name="frontier", needs=(Probes | Bounds,), family="search"):
     """Search a partition of the query space into boxes, best first, until no open box can win.
 
     The posterior's prober bounds a box and every (variable, state) of it at once. On a circuit it uses the mass,
@@ -149,10 +149,7 @@ class Frontier(Solver):
     incumbent: bool = True
     width: float | None = None
     pace: Pace = field(default_factory=Pace)
-    name: ClassVar[str] = "frontier"
-    needs: ClassVar[tuple[Capability, ...]] = (Probes | Bounds,)
-    family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "draw_share [0, 1); first_draws [0, inf); exact_work [0, inf]; width (0, inf]"
+    ranges = "draw_share [0, 1); first_draws [0, inf); exact_work [0, inf]; width (0, inf]"
 
     def judging(self) -> Judging:
         return Judging(early_stop=self.width is None)

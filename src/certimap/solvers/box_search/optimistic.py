@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Probes
 from certimap.core.probing import prober_of
-from certimap.solvers.base import Effort, Family, WholeSpaceSolver
+from certimap.solvers.base import Effort, WholeSpaceSolver
 
 PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
 REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
@@ -165,15 +164,12 @@ class OptimisticState:
 
 
 @dataclass(frozen=True)
-class Optimistic(WholeSpaceSolver):
+class Optimistic(WholeSpaceSolver, name="optimistic", family="search"):
     """The base of DOO, SOO and HOO: a partition into cells, refined where the method chooses.
 
     The density is evaluated at the centre of each cell. If the posterior bounds boxes, the largest bound of an
     uncut cell bounds the mode, and certifies.
     """
-
-    name: ClassVar[str] = "optimistic"
-    family: ClassVar[Family] = "search"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse categorical variables, counts, and unbounded domains without bounds of boxes."""
@@ -233,7 +229,7 @@ class Optimistic(WholeSpaceSolver):
 
 
 @dataclass(frozen=True)
-class Doo(Optimistic):
+class Doo(Optimistic, name="doo"):
     """Deterministic optimistic optimisation: cut the cell where the density may be highest.
 
     With `lipschitz=L`, log2 of the density is assumed to fall by at most L bits per unit of Euclidean distance
@@ -249,8 +245,7 @@ class Doo(Optimistic):
     """
 
     lipschitz: float | None = None
-    name: ClassVar[str] = "doo"
-    ranges: ClassVar[str] = "lipschitz (0, inf)"
+    ranges = "lipschitz (0, inf)"
 
     def start(self, posterior: Posterior, control: Control, rng: np.random.Generator) -> OptimisticState:
         return OptimisticState(CellTree(posterior, self.lipschitz, control), control, rng)
@@ -277,7 +272,7 @@ class Doo(Optimistic):
 
 
 @dataclass(frozen=True)
-class Soo(Optimistic):
+class Soo(Optimistic, name="soo"):
     """Simultaneous optimistic optimisation: cut the best cell of each depth that beats all smaller depths.
 
     No knowledge of how fast the density falls is needed. Depth is limited to the square root of the number of cuts
@@ -289,8 +284,7 @@ class Soo(Optimistic):
     """
 
     max_cuts: int = 20_000
-    name: ClassVar[str] = "soo"
-    ranges: ClassVar[str] = "max_cuts [1, inf)"
+    ranges = "max_cuts [1, inf)"
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         tree, before = state.tree, state.n_cut
@@ -317,7 +311,7 @@ class Soo(Optimistic):
 
 
 @dataclass(frozen=True)
-class Hoo(Optimistic):
+class Hoo(Optimistic, name="hoo"):
     """Hierarchical optimistic optimisation: a bandit over the tree of cells, played at random points of cells.
 
     The worth of a cell is the mean density at points drawn in it (relative to the best known), plus sqrt(2
@@ -335,8 +329,7 @@ class Hoo(Optimistic):
     plays: int = 20_000
     spread: float = 1.0
     falloff: float | None = None
-    name: ClassVar[str] = "hoo"
-    ranges: ClassVar[str] = "plays [1, inf); spread (0, inf); falloff (0, 1)"
+    ranges = "plays [1, inf); spread (0, inf); falloff (0, 1)"
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
         for _ in range(STEP_CELLS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,9 +13,9 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import Capability, Regions
+from certimap.core.posterior import Regions
 from certimap.kernels.wide import LN2
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort, Solver
 from certimap.solvers.box_search.open_boxes import log_difference
 from certimap.solvers.elimination.geometry import Geometry, smaller
 from certimap.solvers.elimination.one_pass import Outcome, SetPass
@@ -376,7 +375,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class SetElimination(Solver):
+class SetElimination(Solver, name="set_elimination", needs=(Regions,), family="elimination"):
     """Dynamic programming on sets of vectors along a tree of regions.
 
     An assignment of the query variables below a region gives a vector over the hidden states of its separator.
@@ -395,16 +394,12 @@ class SetElimination(Solver):
     project's. Bounds carry a slack for rounding, far below the tolerance of "exact".
     """
 
-    name: ClassVar[str] = "set_elimination"
-    needs: ClassVar[tuple[Capability, ...]] = (Regions,)
-    family: ClassVar[Family] = "elimination"
-
     limits: tuple[int, ...] = (256, 16384)
     split_limit: int = 4096
     n_starts: int = 4
     n_first_draws: int = 256
     draw_share: float = 0.2
-    ranges: ClassVar[str] = "limits, split_limit, n_starts, n_first_draws [1, inf); draw_share [0, 1)"
+    ranges = "limits, split_limit, n_starts, n_first_draws [1, inf); draw_share [0, 1)"
 
     def init(
         self, posterior: Regions, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

@@ -6,21 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control
-from certimap.core.posterior import Capability, Posterior
+from certimap.core.posterior import Posterior
 from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
 from certimap.networks.problem import Table, strides_of
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.split_tree import PassClock, Region, SplitTree, limit, nuisance_first, split
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
+from certimap.solvers.base import RELAXATION, Effort, WholeSpaceSolver
 
 TEMPERATURES = (0.1, 0.01)
 MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
@@ -258,14 +257,12 @@ class AndOrSpace:
 
 
 @dataclass(frozen=True)
-class AndOrSolver(WholeSpaceSolver):
+class AndOrSolver(WholeSpaceSolver, needs=(NetworkPosterior,), family="search"):
     """A search of a query's AND/OR space; `i_bound` and `iterations` are of the mini-buckets that bound it."""
 
     i_bound: int = 10
     iterations: int = 10
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf)"
+    ranges = "i_bound [1, inf); iterations [0, inf)"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a network in which a point has no exact value, which the search needs at its leaves."""
@@ -500,7 +497,7 @@ class AndOrState:
 
 
 @dataclass(frozen=True)
-class AndOrBranchAndBound(AndOrSolver):
+class AndOrBranchAndBound(AndOrSolver, name="aobb"):
     """Search a pseudo tree of the query depth first; nuisance variables are summed exactly below it.
 
     Subproblems that share a context are solved once, those of different children apart; each is bounded by the
@@ -511,8 +508,6 @@ class AndOrBranchAndBound(AndOrSolver):
     graphical models'; Marinescu, Dechter and Ihler (2014) for marginal MAP. Cost: one table look-up per message
     and state for each node, and one conditional sum per state where nuisance variables hang.
     """
-
-    name: ClassVar[str] = "aobb"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> AndOrState:
         return AndOrState(posterior, control)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import Capability
 from certimap.networks.choices import ChoiceBounds
 from certimap.networks.delayed_orders import PLACE, RECIPES, DelayedOrder, Recipe, delayed, greedily_delayed
 from certimap.networks.max_elimination import connected
@@ -24,7 +23,7 @@ from certimap.networks.orders import best_order
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.reduction import touching
-from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
+from certimap.solvers.base import RELAXATION, Effort, WholeSpaceSolver
 
 Mask = NDArray[np.bool_]
 PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
@@ -229,7 +228,7 @@ class FullWidthState:
 
 
 @dataclass(frozen=True)
-class FullWidth(WholeSpaceSolver):
+class FullWidth(WholeSpaceSolver, name="full_width", needs=(NetworkPosterior,), family="search"):
     """Search the query's boxes best first, each bounded by one elimination without splitting a variable.
 
     Sums and maxima are taken in an order that keeps tables small, with queried variables delayed as far as a given
@@ -245,9 +244,6 @@ class FullWidth(WholeSpaceSolver):
     """
 
     tuning: Tuning = field(default_factory=Tuning)
-    name: ClassVar[str] = "full_width"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "search"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> FullWidthState:
         return FullWidthState(posterior, control, rng=rng)

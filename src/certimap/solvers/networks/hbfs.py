@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Ints
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
-from certimap.core.posterior import Capability
 from certimap.networks.cuts import solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added, plan
 from certimap.networks.expansions import Expansions
@@ -32,7 +30,7 @@ from certimap.networks.problem import (
     to_integers,
 )
 from certimap.networks.simplify import impossible
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort, Solver
 from certimap.solvers.networks import toulbar2
 from certimap.solvers.networks.parts import Context, Reduction, order_of
 
@@ -71,7 +69,7 @@ class HybridState:
 
 
 @dataclass(frozen=True)
-class HybridBestFirst(Solver):
+class HybridBestFirst(Solver, name="hbfs", needs=(MpePosterior,), family="search"):
     """Maximise a product of tables exactly, in any network whose nuisance variables can be summed out.
 
     A problem of binary variables in pairs without a frustrated cycle is settled by a minimum cut. One whose
@@ -100,10 +98,7 @@ class HybridBestFirst(Solver):
     exact_work: int = 200_000_000
     outside_share: float = 0.0
 
-    name: ClassVar[str] = "hbfs"
-    needs: ClassVar[tuple[Capability, ...]] = (MpePosterior,)
-    family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "quick_entries, max_entries, exact_work [0, inf]; outside_share [0, 1)"
+    ranges = "quick_entries, max_entries, exact_work [0, inf]; outside_share [0, 1)"
 
     def init(
         self, posterior: MpePosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import AsNetwork, Capability, Posterior
+from certimap.core.posterior import AsNetwork, Posterior
 from certimap.errors import TooLarge
 from certimap.networks.posterior import NetworkPosterior, TwoSidedNetworkPosterior
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort, Solver
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.networks.and_or import AndOrBranchAndBound
@@ -89,7 +89,7 @@ class PortfolioState:
 
 
 @dataclass(frozen=True)
-class Portfolio(Solver):
+class Portfolio(Solver, name="portfolio", needs=(NetworkPosterior | AsNetwork,), family="search"):
     """Run searches of different kinds in turns, on one ledger.
 
     The parts are eliminations at full width (`full_width`), mini-buckets with shifted costs at growing i-bounds
@@ -111,10 +111,6 @@ class Portfolio(Solver):
     """
 
     tuning: TurnTuning = field(default_factory=TurnTuning)
-
-    name: ClassVar[str] = "portfolio"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior | AsNetwork,)
-    family: ClassVar[Family] = "search"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Return why a posterior cannot be searched, or None."""

@@ -12,16 +12,16 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.control import Control
-from certimap.core.posterior import Capability, Posterior
+from certimap.core.posterior import Posterior
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
-from certimap.solvers.base import Family, OneStepState, WholeSpaceSolver
+from certimap.solvers.base import OneStepState, WholeSpaceSolver
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12
@@ -30,7 +30,7 @@ POLL = 0.02
 
 
 @dataclass(frozen=True)
-class Toulbar2(WholeSpaceSolver):
+class Toulbar2(WholeSpaceSolver, name="toulbar2", needs=(NetworkPosterior,), family="search"):
     """Hand an MPE query to toulbar2 (`pip install 'certimap[toulbar2]'`), in a process with its own limits.
 
     Costs are the negative logs, scaled to integers so that a relative difference of 1e-9 survives, zeros above
@@ -46,10 +46,7 @@ class Toulbar2(WholeSpaceSolver):
 
     seconds: float = 60.0
     memory: int | None = None
-    name: ClassVar[str] = "toulbar2"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "search"
-    ranges: ClassVar[str] = "seconds (0, inf]; memory [1, inf)"
+    ranges = "seconds (0, inf]; memory [1, inf)"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse marginal MAP, and say what to install."""

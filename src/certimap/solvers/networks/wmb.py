@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import Capability, Posterior
+from certimap.core.posterior import Posterior
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.split_tree import PassClock, SplitTree, limit, nuisance_first, split, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.base import RELAXATION, Effort, Family, WholeSpaceSolver
+from certimap.solvers.base import RELAXATION, Effort, WholeSpaceSolver
 
 TEMPERATURES = (0.1, 0.1, 0.01, 0.001)  # of the quarters of the iterations
 FEWER = 3  # variables in a message, and bits of a table, where time does not suffice for the tree before
@@ -36,7 +35,7 @@ class MiniBucketState:
 
 
 @dataclass(frozen=True)
-class WeightedMiniBuckets(WholeSpaceSolver):
+class WeightedMiniBuckets(WholeSpaceSolver, name="wmb", needs=(NetworkPosterior,), family="elimination"):
     """Eliminate along a nuisance-first order, splitting buckets of more than `i_bound` + 1 variables.
 
     Copies of nuisance variables get weights that add up to 1 (Hoelder's inequality), copies of query variables are
@@ -61,10 +60,7 @@ class WeightedMiniBuckets(WholeSpaceSolver):
     i_bound: int | None = 10
     iterations: int = 10
     bits: float = math.inf
-    name: ClassVar[str] = "wmb"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "elimination"
-    ranges: ClassVar[str] = "i_bound [1, inf); iterations [0, inf); bits [0, inf]"
+    ranges = "i_bound [1, inf); iterations [0, inf); bits [0, inf]"
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a problem whose unsplit tables exceed the memory of the run."""
