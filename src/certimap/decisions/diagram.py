@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 SMALL = 2**15  # entries of a product that numpy holds; kernels never hold larger ones
 BYTES = 16.0  # per entry of the largest product: the tables that it is made of, and its sum
-LEAST_BITS = 900.0  # products of probabilities above 2^-900 do not underflow
+MANY = (
+    900.0  # log base 2: products of probabilities above 2^-MANY do not underflow, and no table has 2^MANY entries
+)
 
 
 class Potential(NamedTuple):
@@ -47,8 +49,8 @@ class Worth(NamedTuple):
 class ExpectationPlan(NamedTuple):
     """How an expectation is summed: nodes with their tables, an order to sum out, and variables that stay."""
 
-    nodes: tuple[int, ...]
-    order: tuple[int, ...]
+    nodes: list[int]
+    order: list[int]
     scope: tuple[int, ...]
     log2_largest: float
     n_entries: float
@@ -84,46 +86,48 @@ class Diagram:
         An observed decision has been made, whatever it sees. Raises QueryError for evidence on what a decision
         causes, and ImpossibleEvidence.
         """
-        domain = network.domain
-        query, n = make_query(domain, None, evidence), len(domain)
-        parts = np.split(query.log_weights, domain.offsets[1:-1])
+        domain, query, n = network.domain, make_query(network.domain, None, evidence), len(network.domain)
+        parts: list[Floats] = np.split(query.log_weights, domain.offsets[1:-1])
         at = {i: int(parts[i].argmax()) for i in query.observed}
         sizes: list[int] = domain.n_states.tolist()
-        made = cls(dict(enumerate(sizes)), {}, {}, set(at))
-        decisions = {domain.index(name) for name in network.decisions}
+
+        def rest(scope: Iterable[int]) -> tuple[int, ...]:
+            return tuple(v for v in scope if v not in at)
+
+        def reduced(scope: Iterable[int], values: Floats) -> Floats:
+            return values[tuple(at.get(v, slice(None)) for v in scope)]
+
+        tables = dict[int, Potential]()
         for f in network.cpts:
-            index = tuple(at.get(v, slice(None)) for v in f.scope)
-            scope, child = tuple(v for v in f.scope if v not in at), f.scope[-1]
-            made.parents[child] = f.scope[:-1]
-            made.tables[child] = Potential(scope, f.table[index], frozenset((child,)))
-        made.__post_init__()
-        below = set[int]().union(*(made.below(d) for d in decisions - set(at)))
+            rows = f.table / f.table.sum(axis=-1, keepdims=True)
+            tables[f.scope[-1]] = Potential(rest(f.scope), reduced(f.scope, rows), frozenset(f.scope[-1:]))
+        parents = {f.scope[-1]: f.scope[:-1] for f in network.cpts}
+        decisions = {domain.index(name): name for name in network.decisions}
+        made = cls(dict(enumerate(sizes)), parents, tables, set(at))
+        below = set[int]().union(*(made.below(d) for d in decisions if d not in at))
         for i, weights in enumerate(parts):
-            if not weights.any():
-                continue
-            if i in below - decisions:
+            if i in below and i not in decisions and weights.any():
                 raise QueryError(f"{domain.names[i]!r} is observed, and an open decision may change it")
-            if i not in decisions and i not in at:
-                made.parents[n + i] = (i,)
-                made.tables[n + i] = Potential((i,), np.exp(weights - weights.max()), frozenset((n + i,)))
+            if i in at or not weights.any():
+                continue
+            if i not in decisions:
+                parents[n + i], tables[n + i] = (i,), Potential((i,), np.exp(weights), frozenset((n + i,)))
                 made.observed.add(n + i)
-            elif i not in at and np.any(np.isfinite(weights) & (weights != 0.0)):
-                raise QueryError(f"decision {domain.names[i]!r} has a likelihood; expected an option or several")
-            elif i not in at:
+            elif np.any(np.isfinite(weights) & (weights != 0.0)):
+                raise QueryError(f"decision {decisions[i]!r} has a likelihood; expected an option or several")
+            else:
                 made.options[i] = weights == 0.0
-        if made.observed - decisions:
+        if made.observed - decisions.keys():
             network.check_evidence(query)
-        for name in network.decisions:
-            i = domain.index(name)
-            made.parents[i] = () if i in at else tuple(domain.index(v) for v in network.information(name))
-            made.parents[i] = tuple(v for v in made.parents[i] if v not in at)
-        made.__post_init__()
+        for i, name in decisions.items():
+            parents[i] = () if i in at else rest(domain.index(v) for v in network.information(name))
         least = [float(u.values.min()) for u in network.utilities]
-        worths = list[Worth]()
-        for u, low in zip(network.utilities, least, strict=True):
-            index = tuple(at.get(v, slice(None)) for v in u.scope)
-            worths.append(Worth(tuple(v for v in u.scope if v not in at), (u.values - low)[index]))
-        return made, worths, least
+        pairs = zip(network.utilities, least, strict=True)
+        return made.copy(), [Worth(rest(u.scope), reduced(u.scope, u.values - low)) for u, low in pairs], least
+
+    def copy(self) -> Diagram:
+        """Return a diagram of the same tables, with parents and tables of its own."""
+        return Diagram(self.sizes, dict(self.parents), dict(self.tables), self.observed, self.options)
 
     def set_parents(self, v: int, above: Iterable[int]) -> None:
         """Change what a decision sees."""
@@ -181,15 +185,15 @@ class Diagram:
             v = min(weight, key=lambda u: (weight[u], u))
             order.append(v)
             largest = max(largest, own := weight.pop(v))
-            entries += 2.0 ** min(own, LEAST_BITS)
+            entries += 2.0 ** min(own, MANY)
             around = near.pop(v) - {v}
             for u in around:
                 near[u] |= around
                 near[u].discard(v)
             weight |= {u: self.log2(near[u]) for u in around & weight.keys()}
         stays = tuple(sorted(kept))
-        entries += 2.0 ** min(self.log2(stays), LEAST_BITS)
-        return ExpectationPlan(tuple(sorted(nodes)), tuple(order), stays, max(largest, self.log2(stays)), entries)
+        entries += 2.0 ** min(self.log2(stays), MANY)
+        return ExpectationPlan(sorted(nodes), order, stays, max(largest, self.log2(stays)), entries)
 
     def expected(self, worth: Worth, plan: ExpectationPlan, control: Control) -> Worth:
         """Return the expectation of a utility given what a plan takes as known, over the part of it that matters.
@@ -210,54 +214,46 @@ class Diagram:
                 above = self._summed(v, [above, *own], control)
             elif own and lower:
                 above = self._product([above, self._summed(v, own, control)])
-            heads = frozenset[int]().union(*(t.heads for t in (*own, *lower)))
-            if heads - {v}:
-                message = self._summed(v, [*own, *lower], control)
-                (below if is_in or lower else common).append(message)
+            if frozenset[int]().union(*(t.heads for t in (*own, *lower))) - {v}:
+                (below if is_in or lower else common).append(self._summed(v, [*own, *lower], control))
         if below:
             n_rounded += len(below) + 1.0
-            scope = tuple(dict.fromkeys((*above.scope, *(v for t in below for v in t.scope))))
-            top, bottom = (self._product(tables, scope).values for tables in ([above], below))
-            up, down = np.broadcast_arrays(top, bottom)
+            under = self._product(below, tuple(dict.fromkeys(v for t in (above, *below) for v in t.scope)))
+            up, down = np.broadcast_arrays(self._product([above], under.scope).values, under.values)
             ratio = np.divide(up, down, out=np.zeros(up.shape), where=down > 0.0)
-            above = Potential(scope, np.minimum(ratio, worth.values.max()))
+            above = Potential(under.scope, np.minimum(ratio, worth.values.max()))
         return Worth(above.scope, above.values, n_rounded, lost)
 
     def _lost(self, plan: ExpectationPlan, most: float) -> float:
         """Bound what underflow may take from the expectation of a utility up to `most`, in all."""
         tables = [self.tables[v] for v in plan.nodes]
         bits = [-math.log2(t.values[t.values > 0.0].min(initial=1.0)) for t in tables]
-        if math.fsum(bits) < LEAST_BITS:
+        if math.fsum(bits) < MANY:
             return 0.0
         lost = self.log2({v for t in tables for v in t.scope})
         lost += math.fsum(x for x, v in zip(bits, plan.nodes, strict=True) if v in self.observed)
-        if lost > LEAST_BITS:
+        if lost > MANY:
             raise ModelError("products of the probabilities that a decision depends on leave the range of doubles")
-        return most * 2.0 ** (lost - LEAST_BITS - 100.0)
+        return most * 2.0 ** (lost - MANY - 100.0)
 
     def _summed(self, v: int, tables: Sequence[Potential], control: Control) -> Potential:
         """Return the sum of a product over a variable."""
         control.check("summing expected utilities")
         scope = tuple(sorted({u for t in tables for u in t.scope} - {v}))
         heads = frozenset[int]().union(*(t.heads for t in tables)) - {v}
-        if self.log2((*scope, v)) <= math.log2(SMALL):
+        if 2.0 ** self.log2((*scope, v)) <= SMALL:
             return Potential(scope, self._product(tables, (*scope, v)).values.sum(axis=-1), heads)
         from certimap.kernels.parallel import default_workers
         from certimap.networks.elimination_plan import eliminated
         from certimap.networks.problem import Table
 
         given = [Table(t.scope, np.require(t.values, requirements=("C", "W"))) for t in tables]
-
-        def check() -> None:
-            control.check("summing expected utilities")
-
-        found = eliminated(v, scope, given, self.sizes, default_workers(), check, factor=1.0).table
+        found = eliminated(v, scope, given, self.sizes, default_workers(), factor=1.0).table
         return Potential(found.scope, found.log_values, heads)
 
     def _product(self, tables: Sequence[Potential], scope: tuple[int, ...] | None = None) -> Potential:
         """Return a product of tables over their variables together, or over `scope`."""
-        if scope is None:
-            scope = tuple(dict.fromkeys(v for t in tables for v in t.scope))
+        scope = tuple(dict.fromkeys(v for t in tables for v in t.scope)) if scope is None else scope
         first, *rest = (spread(t.values, t.scope, scope) for t in tables)
         for other in rest:
             first = first * other

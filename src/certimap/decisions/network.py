@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -55,27 +55,31 @@ class DecisionNetwork(Model):
         utilities: Iterable[Utility], limited_memory: bool = False, hidden: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.domain, self.hidden, self.limited_memory = domain, frozenset(hidden), limited_memory
-        sees = {name: tuple(names_of(own, f"decisions[{name!r}]", ModelError)) for name, own in decisions.items()}
-        for decision, own in sees.items():
-            for name in (decision, *own):
-                if name not in domain:
-                    raise ModelError(f"{name!r}, of decision {decision!r}, is no variable of the decision network")
+        self.decisions = {k: tuple(names_of(own, f"decisions[{k!r}]", ModelError)) for k, own in decisions.items()}
+        for decision, own in self.decisions.items():
+            if unknown := [name for name in (decision, *own) if name not in domain]:
+                raise ModelError(
+                    f"{unknown[0]!r}, of decision {decision!r}, is no variable of the decision network"
+                )
             if len(set(own)) < len(own):
                 raise ModelError(f"decision {decision!r} sees a variable twice; expected each once")
-        self.decisions = sees
-        self._places = {name: domain.index(name) for name in sees}
-        self._uniform = self._joined(cpts)
-        for factor in self._uniform.factors:
-            if not factor.is_positive and np.any(row_totals(factor) == 0.0):
-                raise ModelError(
-                    f"the table of {domain.names[factor.scope[-1]]!r} has a row of zeros; in a decision network "
-                    "every row adds up to 1"
-                )
-        self.utilities = tuple(self._checked(u) for u in utilities)
+        places = [domain.index(name) for name in self.decisions]
+        self.cpts = tuple(cpts)
+        if wrong := [f.scope[-1] for f in self.cpts if f.scope and f.scope[-1] in places]:
+            raise ModelError(f"decision {domain.names[wrong[0]]!r} has a conditional table; a decision has none")
+        random = [Factor((i,), np.full(n, 1.0 / n)) for i in places if (n := int(domain.n_states[i]))]
+        self._random = BayesianNetwork(domain, [*self.cpts, *random], hidden)
+        self.cpts = tuple(f for f in self._random.factors if f.scope[-1] not in places)
+        if zeros := [f.scope[-1] for f in self.cpts if np.any(row_totals(f) == 0.0)]:
+            name = domain.names[zeros[0]]
+            raise ModelError(
+                f"the table of {name!r} has a row of zeros; a decision network expects rows that add to 1"
+            )
+        self.utilities = tuple(_checked(domain, u) for u in utilities)
         if len({u.name for u in self.utilities} | set(domain.names)) < len(self.utilities) + len(domain):
             raise ModelError("two utilities, or a utility and a variable, have one name; expected distinct names")
-        above = list(self._uniform.parents)
-        for name, i in self._places.items():
+        above = list(self._random.parents)
+        for i, name in zip(places, self.decisions, strict=True):
             above[i] = tuple(domain.index(known) for known in self.information(name))
         topological(domain, above)
 
@@ -101,16 +105,13 @@ class DecisionNetwork(Model):
         >>> network.information("umbrella")
         ()
         """
-        for name in (n for n in decisions if n in tables or n in parents):
-            raise ModelError(f"decision {name!r} has a conditional table or parents; a decision has neither")
-        for name in (n for n in decisions if n not in variables):
-            raise ModelError(f"decision {name!r} is no variable; its options are expected among the variables")
-        options = {name: np.full(len(variables[name]), 1.0 / max(len(variables[name]), 1)) for name in decisions}
+        if wrong := [name for name in decisions if name in tables or name in parents or name not in variables]:
+            raise ModelError(f"decision {wrong[0]!r} has a table or parents, or no options among the variables")
+        options = {name: np.full(n := max(len(variables[name]), 1), 1.0 / n) for name in decisions}
         network = BayesianNetwork.from_cpts(variables, parents, {**tables, **options})
-        domain = network.domain
-        made = [_utility(domain, name, names_of(own), table) for name, (own, table) in utilities.items()]
-        cpts = [f for f in network.factors if domain.names[f.scope[-1]] not in decisions]
-        return cls(domain, cpts, decisions, made, limited_memory, network.hidden)
+        cpts = [f for f in network.factors if network.domain.names[f.scope[-1]] not in decisions]
+        made = [_utility(network.domain, name, names_of(own), table) for name, (own, table) in utilities.items()]
+        return cls(network.domain, cpts, decisions, made, limited_memory, network.hidden)
 
     def information(self, decision: str) -> tuple[str, ...]:
         """Return the names of all that is known when a `decision` is made, in order of time.
@@ -119,36 +120,26 @@ class DecisionNetwork(Model):
         """
         if decision not in self.decisions:
             raise QueryError(f"{decision!r} is no decision; the decisions are {tuple(self.decisions)}")
-        known = dict[str, None]()
-        for name, own in self.decisions.items():
-            if name == decision:
-                return tuple(known | dict.fromkeys(own))
-            if not self.limited_memory:
-                known.update(dict.fromkeys((*own, name)))
-        raise AssertionError  # the decision is one of them
+        order = list(self.decisions)
+        earlier = [] if self.limited_memory else order[: order.index(decision)]
+        known = [name for past in earlier for name in (*self.decisions[past], past)]
+        return tuple(dict.fromkeys((*known, *self.decisions[decision])))
 
     def chance_part(self, decisions: Mapping[str, Label]) -> BayesianNetwork:
         """Return the Bayesian network in which every decision has been made, as if by `do`.
 
         `decisions`: the label of each decision. Raises QueryError for one that is missing or unknown.
         """
-        for name in self.decisions:
-            if name not in decisions:
-                raise QueryError(f"decision {name!r} has no label; chance_part expected one for each decision")
-        for name in (n for n in decisions if n not in self.decisions):
-            raise QueryError(f"{name!r} is no decision; the decisions are {tuple(self.decisions)}")
-        return self._uniform.do(decisions)
-
-    @cached_property
-    def cpts(self) -> tuple[Factor, ...]:
-        """The conditional tables of the chance variables, in the order of the domain."""
-        return tuple(f for f in self._uniform.factors if f.scope[-1] not in self._places.values())
+        if wrong := set(decisions) ^ set(self.decisions):
+            what = "has no label" if (name := min(wrong)) in self.decisions else "is no decision"
+            raise QueryError(f"{name!r} {what}; chance_part expected a label for each of {tuple(self.decisions)}")
+        return self._random.do(decisions)
 
     def check_evidence(self, query: Query) -> None:
         """Raise ImpossibleEvidence if the evidence of a `query`, on what no decision causes, has probability 0."""
         from certimap.networks.sum_elimination import log_evidence_of  # loads numba
 
-        log_evidence_of(self._uniform, query)
+        log_evidence_of(self._random, query)
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Refuse a `query` (and `limits`) with QueryError: a decision network has no distribution."""
@@ -162,54 +153,34 @@ class DecisionNetwork(Model):
         sizes = f"{len(self.domain) - n} chance variables, {n} decisions, {len(self.utilities)} utilities"
         return f"DecisionNetwork({sizes}{memory})"
 
-    def _joined(self, cpts: Iterable[Factor]) -> BayesianNetwork:
-        """Return the Bayesian network in which every decision is made at random."""
-        given = list(cpts)
-        for factor in given:
-            if factor.scope and factor.scope[-1] in self._places.values():
-                name = self.domain.names[factor.scope[-1]]
-                raise ModelError(f"decision {name!r} has a conditional table; a decision has none")
-        sizes: list[int] = self.domain.n_states.tolist()
-        free = [Factor((i,), np.full(sizes[i], 1.0 / sizes[i])) for i in self._places.values() if sizes[i]]
-        return BayesianNetwork(self.domain, [*given, *free], self.hidden)
 
-    def _checked(self, utility: Utility) -> Utility:
-        """Return a utility with a table of its own; ModelError where the table does not fit."""
-        name, scope = utility.name, tuple(utility.scope)
-        values = numbers_of(utility.values, f"the table of utility {name!r}").copy()
-        if len(set(scope)) < len(scope) or not all(0 <= v < len(self.domain) for v in scope):
-            raise ModelError(f"utility {name!r} has the scope {scope}; expected distinct positions in the domain")
-        expected = tuple(int(self.domain.n_states[v]) for v in scope)
-        if values.shape != expected:
-            names = tuple(self.domain.names[v] for v in scope)
-            raise ModelError(f"utility {name!r} of {names} has the shape {values.shape}; expected {expected}")
-        if not np.all(np.isfinite(values)):
-            raise ModelError(f"utility {name!r} has the entry {values[~np.isfinite(values)][0]}; expected numbers")
-        values.setflags(write=False)
-        return Utility(name, scope, values)
+def _checked(domain: Domain, utility: Utility) -> Utility:
+    """Return a utility with a table of its own; ModelError where the table does not fit."""
+    name, scope = utility.name, tuple(utility.scope)
+    values = numbers_of(utility.values, f"the table of utility {name!r}").copy()
+    if len(set(scope)) < len(scope) or not all(0 <= v < len(domain) for v in scope):
+        raise ModelError(f"utility {name!r} has the scope {scope}; expected distinct positions in the domain")
+    expected, names = tuple(int(domain.n_states[v]) for v in scope), tuple(domain.names[v] for v in scope)
+    if values.shape != expected:
+        raise ModelError(f"utility {name!r} of {names} has the shape {values.shape}; expected {expected}")
+    if not np.all(np.isfinite(values)):
+        raise ModelError(f"utility {name!r} has the entry {values[~np.isfinite(values)][0]}; expected numbers")
+    values.setflags(write=False)
+    return Utility(name, scope, values)
 
 
 def _utility(domain: Domain, name: str, names: Sequence[str], table: Any) -> Utility:
     """Return a utility by names; `table` is an array, a mapping or a function."""
-    for own in names:
-        if own not in domain:
-            raise ModelError(f"{own!r}, of utility {name!r}, is no variable of the decision network")
-    variables = [v for own in names if isinstance(v := domain[own], Categorical)]
+    if unknown := [own for own in names if own not in domain]:
+        raise ModelError(f"{unknown[0]!r}, of utility {name!r}, is no variable of the decision network")
     scope = tuple(domain.index(own) for own in names)
-    values = np.full([v.n_states for v in variables], np.nan)
-    if callable(table):
-        function: Any = table
-        for index in np.ndindex(*values.shape):
-            values[index] = float(function(*(v.states[i] for v, i in zip(variables, index, strict=True))))
-    elif is_mapping(table):
-        for key, value in table.items():
-            labels = key if is_tuple(key) and (len(names) != 1 or len(key) == 1) else (key,)
-            if len(labels) != len(names):
-                raise ModelError(f"utility {name!r} has the key {key!r}; expected one label for each of {names}")
-            values[tuple(v.index(x) for v, x in zip(variables, labels, strict=True))] = float(value)
-        if np.any(lacks := np.isnan(values)):
-            labels = [v.states[i] for v, i in zip(variables, np.argwhere(lacks)[0].tolist(), strict=True)]
+    if not is_mapping(table) and not callable(table):
+        return Utility(name, scope, numbers_of(table, f"the table of utility {name!r}"))
+    rows = {key if is_tuple(key) else (key,): x for key, x in table.items()} if is_mapping(table) else None
+    states = [v.states for v in map(domain.variables.__getitem__, scope) if isinstance(v, Categorical)]
+    numbers = list[float]()
+    for labels in itertools.product(*states):
+        if rows is not None and labels not in rows:
             raise ModelError(f"utility {name!r} has no number for {labels}; every combination needs one")
-    else:
-        values = numbers_of(table, f"the table of utility {name!r}")
-    return Utility(name, scope, values)
+        numbers.append(float(cast("Any", table)(*labels) if rows is None else rows[labels]))
+    return Utility(name, scope, np.array(numbers).reshape([len(own) for own in states]))

@@ -28,8 +28,8 @@ def way(request, monkeypatch):
     """Have even small diagrams bounded by plans of several sizes, and policies with less than they may know."""
     if request.param != "whole":
         monkeypatch.setattr(search, "DIRECT", 0.0)
-        monkeypatch.setattr(search, "RUNGS", (5.0, 7.0, 9.0))
-        monkeypatch.setattr(search, "LIMITS", (0.0, 2.0, 4.0))
+        monkeypatch.setattr(search, "LIMITS", (0.0, 1.0, 2.0, 4.0))
+        monkeypatch.setattr(search, "SPLITS", (math.inf, 3.0))
     if request.param == "in steps, unlisted":
         monkeypatch.setattr(search, "LISTED", 1.0)
     return {} if request.param == "whole" else {"epsilon": 0.0}

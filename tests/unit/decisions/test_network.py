@@ -54,7 +54,7 @@ def test_a_query_for_probabilities_is_refused():
         ({"decisions": {"T": ["F"]}}, "'S' has no conditional table"),
         ({"decisions": {"T": ["S"], "S": ["T"]}}, "cycle"),
         ({"decisions": {"T": ["F", "F"], "S": []}}, "twice"),
-        ({"decisions": {"T": ["F"], "S": [], "W": []}}, "decision 'W' has a conditional table"),
+        ({"decisions": {"T": ["F"], "S": [], "W": []}}, "decision 'W' has a table"),
         ({"utilities": {"u": (["W", "Q"], [[0, 0], [0, 0]])}}, "'Q', of utility 'u'"),
         ({"utilities": {"u": (["W"], [0, 1, 2])}}, "shape"),
         ({"utilities": {"u": (["W"], [0, np.inf])}}, "inf"),
