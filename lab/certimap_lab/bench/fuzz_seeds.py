@@ -106,6 +106,13 @@ DIAGRAM = {
     "id": b"4\nC C D D\n4\nP P U U\n",
     "pvo": b"4;\n4;\n0;\n3;\n2;\n1;\n",
 }
+XBN = b"""<ANALYSISNOTEBOOK><BNMODEL><VARIABLES><VAR NAME="A" TYPE="discrete"><STATENAME>lo</STATENAME>
+<STATENAME>hi</STATENAME></VAR><VAR NAME="B"><STATENAME>x</STATENAME><STATENAME>y</STATENAME></VAR></VARIABLES>
+<DISTRIBUTIONS><DIST TYPE="discrete"><PRIVATE NAME="A"/><DPIS><DPI>.3 .7</DPI></DPIS></DIST><DIST TYPE="discrete">
+<CONDSET><CONDELEM NAME="A"/></CONDSET><PRIVATE NAME="B"/><DPIS><DPI INDEXES=" 0 ">.1 .9</DPI><DPI INDEXES=" 1 ">
+.2 .8
+</DPI></DPIS></DIST></DISTRIBUTIONS></BNMODEL></ANALYSISNOTEBOOK>
+"""
 FG = b"2 # c\n\n1\n4\n2\n2\n0 .3\n1 1e-400\n\n2\n0 4\n3 2\n3\n0 1\n3 2.5\n5 .7\n"
 WCSP = b"toy 3 3 4 100\n2 3 2\n-2 0 1 100 2\n0 0 12\n1 2 7\n2 2 1 0 1\n1 1 5\n1 0 3 0\n0 4 0\n"
 SHARED = b"n 3 2 2 9 2 2 2 -2 0 1 0 2 0 0 9 1 1 9 2 1 2 0 -1"
@@ -195,6 +202,7 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "xdsl": (XDSL, DYNAMIC, XDSL_ID),
     "xmlbif": (XMLBIF, XMLBIF_ID),
     "pgmx": (PGMX, PGMX_ID),
+    "xbn": (XBN,),
     "fg": (FG,),
     "wcsp": (WCSP, SHARED),
     "cfn": (CFN,),

@@ -248,18 +248,17 @@ class _Reader:
         if found[0] and not all(part.strip() for part in text.split(",")) and len(text.split(",")) == wanted:
             raise self.fail(f"variable {name!r} has a state without a name; expected words, or two quotes", place)
         if len(found) > 1:
-            raise self.fail(
-                f"the states of variable {name!r} may be {len(found[0])} ({found[0][0]!r}, ...) or "
-                f"{len(found[1])} ({found[1][0]!r}, ...); double quotes around each, or a count, settle it",
-                place,
+            ways = " or ".join(f"{len(way)} ({way[0]!r}, ...)" for way in found[:2])
+            told = (
+                f"the states of variable {name!r} may be {ways}; double quotes around each, or a count, settle it"
             )
+            raise self.fail(told, place)
         if wanted is not None and len(found[0]) != wanted:
             shown = count if len(count or "") < 20 else "far more"
-            raise self.fail(
-                f"variable {name!r} has {len(found[0])} states where its type says {shown}; expected a state "
-                "with a comma or a brace, or without letters, in double quotes",
-                place,
+            told = (
+                f"variable {name!r} has {len(found[0])} states where its type says {shown}; expected a state with"
             )
+            raise self.fail(f"{told} a comma or a brace, or without letters, in double quotes", place)
         return found[0]
 
     def probability_block(self) -> None:

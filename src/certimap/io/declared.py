@@ -24,7 +24,9 @@ from certimap.networks.reduction import ancestors
 
 Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
 Build = Callable[[Categorical, list[Categorical]], Floats]
-Rows = dict[tuple[int, ...], tuple[Numbers, int]]  # a row and its line, by the positions of the parents' states
+Rows = dict[
+    tuple[int, ...], tuple[Numbers, int | None]
+]  # a row and its line, by the positions of the parents' states
 MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
 
@@ -176,11 +178,8 @@ class Declared:
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             sizes = [v.n_states for v in above]
             if len(rows) != child.n_states * (sum(sizes) + 1):
-                raise self.fail(
-                    f"the noisy node {cut(name)} has {len(rows):,} parameters; expected {child.n_states} for "
-                    f"each of the {sum(sizes)} states of its parents and the leak",
-                    line,
-                )
+                each = f"{child.n_states} for each of the {sum(sizes)} states of its parents and the leak"
+                raise self.fail(f"the noisy node {cut(name)} has {len(rows):,} parameters; expected {each}", line)
             places = self._strengths(name, sizes, order, line)
             turn = slice(None, None, -1 if strongest == 0 else 1)
             by_state = rows.reshape(-1, child.n_states)[:, turn]
@@ -255,11 +254,8 @@ class Declared:
         for name, node in self._nodes.items():
             for word in (name, *node.parents):
                 if word not in self.variables or (word != name and self.kinds[word] == "utility"):
-                    raise self.fail(
-                        f"{cut(word)} in the table of {cut(name)} is no variable of the file"
-                        f"{did_you_mean(word, self.variables)}",
-                        node.line,
-                    )
+                    told = f"{cut(word)} in the table of {cut(name)} is no variable of the file"
+                    raise self.fail(f"{told}{did_you_mean(word, self.variables)}", node.line)
         names = {kind: [n for n, own in self.kinds.items() if own == kind] for kind in ("decision", "utility")}
         chance = [n for n, kind in self.kinds.items() if kind not in (*names, "sum")]
         found = [piece for name in chance for piece in self._pieces(name)]
@@ -273,11 +269,9 @@ class Declared:
             factor, wrong = normalise(numbers.factor(scope))
             if wrong is not None:
                 given, total = [domain.variables[v] for v in scope], abs(float(row_totals(factor)[wrong]))
-                raise self.fail(
-                    f"the distribution of {cut(name)} given ({_labels(given, wrong)}) adds to "
-                    f"{total:.10g}; expected 1 within 0.001, or a row of zeros",
-                    node.rows[wrong][1] if wrong in node.rows else node.line,
-                )
+                told = f"the distribution of {cut(name)} given ({_labels(given, wrong)}) adds to {total:.10g}"
+                line = node.rows[wrong][1] if wrong in node.rows else node.line
+                raise self.fail(f"{told}; expected 1 within 0.001, or a row of zeros", line)
             cpts.append(factor)
         normalise.warn()
         with parsing(self.path):

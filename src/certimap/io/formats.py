@@ -76,6 +76,7 @@ FORMATS: dict[str, Format] = table_of(
     _of_networks("dsl", "brace_networks", "dsl", " (GeNIe)"),
     _of_networks("dne", "brace_networks", "dne", " (Netica)"),
     _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
+    _format("xbn", "Bayesian networks (Microsoft)", "xml_networks:read_xbn"),
     _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)", True),
     *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)", True) for name in ("xmlbif", "bifxml", "xml")),
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
@@ -140,9 +141,9 @@ def read(
     """
     chosen = format_of(path, format)
     if weights is not None and not chosen.is_weighted:
+        told = f"weights of literals are given for {fspath(path)}, and .{chosen.name} has parameters of its own"
         raise ModelError(
-            f"weights of literals are given for {fspath(path)}, and .{chosen.name} has parameters of its own; "
-            f"{suffixes({k: f for k, f in FORMATS.items() if f.is_weighted}, ' and ')} take them"
+            f"{told}; {suffixes({k: f for k, f in FORMATS.items() if f.is_weighted}, ' and ')} take them"
         )
     options = {"weights": weights} if chosen.is_weighted else {}
     return chosen.reader(path, encoding, **options) if chosen.is_text else chosen.reader(path)

@@ -150,12 +150,8 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
         try:
             key, value = int(literal[:12]), log_of_text(weight)
         except ValueError:
-            raise ParseError(
-                f"{cut(literal)} and {cut(weight)} are no literal and weight; expected an integer and a number "
-                "that is not negative",
-                path,
-                line,
-            ) from None
+            told = f"{cut(literal)} and {cut(weight)} are no literal and weight; expected an integer and a number"
+            raise ParseError(f"{told} that is not negative", path, line) from None
         if key == 0 or key in found:
             raise ParseError(f"literal {key} is weighted twice, or 0; expected each literal once", path, line)
         found[key] = value

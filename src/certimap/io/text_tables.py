@@ -67,12 +67,9 @@ class TextTable:
         """Return the cells of row k; ParseError if their number is wrong."""
         row = self.rows[k]
         if len(row) != len(self.names):
-            raise ParseError(
-                f"the row has {len(row)} cells where {len(self.names)} are expected, one per column (separator "
-                f"{shown_separator(self.separator)})",
-                self.path,
-                self.lines[k],
-            )
+            told = f"the row has {len(row)} cells where {len(self.names)} are expected, one per column"
+            text = f"{told} (separator {shown_separator(self.separator)})"
+            raise ParseError(text, self.path, self.lines[k])
         return row
 
     def columns_of(self, domain: Domain) -> dict[str, Array]:
@@ -141,12 +138,10 @@ def read_text_table(
 ) -> TextTable:
     """Read a table.
 
-    `path`, `encoding`: the file; see `certimap.io.files.read_text`.
-    `header`: whether its first row holds the names of the columns.
-    `separator`: one character, or comma, semicolon, tab, bar or space; None takes whichever of the first four
-    gives most rows as many cells as the first row.
-    `decimal`: the sign before decimals, for numbers such as 1,234 that tell no sign; see `certimap.io.cells`.
-    `missing`: more marks of missing values; case does not matter.
+    `header`: whether its first row holds the names of the columns. `separator`: one character, or comma,
+    semicolon, tab, bar or space; None takes the one of the first four that fits most rows.
+    `decimal`: the sign before decimals, for numbers such as 1,234 that tell no sign. `missing`: more marks of
+    missing values; case does not matter.
 
     ParseError for a file without rows, a column without a name or with another's, and a file that two separators
     fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.

@@ -359,13 +359,13 @@ def _normalised(tokens: Tokens, tables: list[_Table], factors: list[Factor]) -> 
     for table, factor in zip(tables, factors, strict=True):
         factor, wrong = normalise(factor)
         if wrong is not None:
-            raise tokens.fail(
-                f"the distribution of variable {table.scope[-1]} given states {wrong} of {table.scope[:-1]} adds "
-                f"to {abs(float(row_totals(factor)[wrong])):.10g}, and tables add to 1 in no other order either; "
-                "expected 1 within 0.001 or a row of zeros in BAYES files (MARKOV for the first word reads the "
-                "product of the tables as it is)",
-                table.start,
+            total, given = abs(float(row_totals(factor)[wrong])), f"states {wrong} of {table.scope[:-1]}"
+            told = f"the distribution of variable {table.scope[-1]} given {given} adds to {total:.10g}, and tables"
+            accepted = (
+                "add to 1 in no other order either; expected 1 within 0.001 or a row of zeros in BAYES files"
             )
+            text = f"{told} {accepted} (MARKOV for the first word reads the product of the tables as it is)"
+            raise tokens.fail(text, table.start)
         made.append(factor)
     normalise.warn()
     return made

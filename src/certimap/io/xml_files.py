@@ -47,6 +47,10 @@ class Element:
     children: list[Element] = field(default_factory=list["Element"])
     text: str = ""
 
+    def get(self, key: str) -> str:
+        """Return an attribute, or ""."""
+        return self.attributes.get(key, "")
+
     def all(self, tag: str) -> Iterator[Element]:
         """Yield the elements inside with a tag."""
         return (child for child in self.children if child.tag == tag)
@@ -160,13 +164,11 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
     root, nodes = rooted(path, encoding, "smile", "nodes")
     dynamic = next(root.all("dynamic"), None)
     shown = [genie for extensions in root.all("extensions") for genie in extensions.all("genie")]
-    programs = [genie.attributes.get("app", "") for genie in shown]
+    programs = [genie.get("app") for genie in shown]
     first_fastest = any(program.startswith("aGrUM") for program in programs)
     declared = Declared(path)
     if "ProbLog" in programs:  # names nodes after atoms, and shows these
-        pairs = [
-            (n.attributes.get("id", ""), name.text) for g in shown for n in g.all("node") for name in n.all("name")
-        ]
+        pairs = [(n.get("id"), name.text) for g in shown for n in g.all("node") for name in n.all("name")]
         declared.titles.update((node, title) for node, title in pairs if title)
     if dynamic is not None:
         _read_slices(path, declared, nodes, dynamic)
@@ -174,7 +176,7 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
         with parsing(path, dynamic.line):
             return unrolled(declared.network(), steps)
     for node in nodes.children:
-        name = node.attributes.get("id", "")
+        name = node.get("id")
         _read_node(path, declared, node, node, name, node.words("parents"), first_fastest)
     return declared.model()
 
@@ -195,13 +197,13 @@ def _read_slices(path: AnyPath, declared: Declared, nodes: Element, dynamic: Ele
     The tables of `dynamic` list the parents so many steps back; the axes of their table come after those of the
     parents in the same step and those of fewer steps. Anchors are parents in slice 0 only.
     """
-    kinds = {node.attributes.get("id", ""): node.attributes.get("dynamic", "") for node in nodes.children}
+    kinds = {node.get("id"): node.get("dynamic") for node in nodes.children}
     later: dict[tuple[str, int], Element] = {}
     for table in dynamic.children:
-        later[table.attributes.get("id", ""), _whole(path, table, "order", MAX_ORDER)] = table
+        later[table.get("id"), _whole(path, table, "order", MAX_ORDER)] = table
     last = max((order for _, order in later), default=1)
     for node in nodes.children:
-        name, above, table = node.attributes.get("id", ""), [(p, 0) for p in node.words("parents")], node
+        name, above, table = node.get("id"), [(p, 0) for p in node.words("parents")], node
         for k in range(last + 1) if kinds[name] == "plate" else (last,):
             if k == 1 and kinds[name] == "plate" and any(kinds.get(p) == "anchor" for p, _ in above):
                 above = [(p, d) for p, d in above if kinds.get(p) != "anchor"]
@@ -228,7 +230,7 @@ def _read_node(
     if node.tag == "mau":
         weights = xml_numbers(path, node, "weights", name, "utility").values.tolist()
         return declared.total(name, parents, weights, node.line)
-    states = [state.attributes.get("id", "") for state in whole.all("state")]
+    states = [state.get("id") for state in whole.all("state")]
     declared.variable(name, states, whole.line, whole.tag)
     if node.tag == "deterministic":
         declared.deterministic(name, parents, node.words("resultingstates"), node.line)

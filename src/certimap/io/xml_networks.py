@@ -1,4 +1,4 @@
-"""Bayesian networks as XML: ProbModelXML (`.pgmx`, OpenMarkov).
+"""Bayesian networks as XML: ProbModelXML (`.pgmx`, OpenMarkov), and Microsoft's `.xbn`, which numbers its rows.
 
     <Variable name="C" type="finiteStates" role="chance"><States> ...
     <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables>
@@ -20,8 +20,8 @@ from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical
 from certimap.core.steps import at_step
 from certimap.decisions.network import DecisionNetwork
-from certimap.errors import ParseError, QueryError
-from certimap.io.declared import Declared
+from certimap.errors import ParseError
+from certimap.io.declared import Declared, Rows
 from certimap.io.files import AnyPath, cut, write_text
 from certimap.io.words import Numbers, written_nodes
 from certimap.io.xml_files import Element, rooted, xml_name, xml_numbers
@@ -37,17 +37,17 @@ def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
     declared = Declared(path)
     potentials = list(network.first("Potentials").all("Potential"))
     sums = {_scope(potential)[-1] for potential in potentials if _is_sum(potential)}
-    declared.limited_memory = network.attributes.get("type", "").upper() == "LIMID"
+    declared.limited_memory = network.get("type").upper() == "LIMID"
     for variable in network.first("Variables").all("Variable"):
         name = _name(variable)
-        kind, role = (variable.attributes.get(key, "").lower() for key in ("type", "role"))
+        kind, role = (variable.get(key).lower() for key in ("type", "role"))
         is_discrete = role == "utility" or kind.startswith(("finitestate", "discretized"))
         if role not in ("", "chance", "decision", "utility") or not is_discrete:
             told = f"variable {cut(name)} has the role {cut(role)} and the type {cut(kind)}; expected 'chance',"
             raise declared.fail(
                 f"{told} 'decision' or 'utility', and 'finiteStates' or 'discretized'", variable.line
             )
-        states = [state.attributes.get("name", "") for state in variable.first("States").all("State")]
+        states = [state.get("name") for state in variable.first("States").all("State")]
         if name not in sums:
             declared.variable(name, states, variable.line, role)
     links = [[_name(end) for end in link.all("Variable")] for link in network.first("Links").all("Link")]
@@ -60,12 +60,12 @@ def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | D
 
 def _name(element: Element) -> str:
     """Return the name of a variable, with its time slice if it has one."""
-    name, step = element.attributes.get("name", ""), element.attributes.get("timeSlice", "")
+    name, step = element.get("name"), element.get("timeSlice")
     return at_step(name, int(step)) if step.isdecimal() and len(step) < 7 else name
 
 
 def _is_sum(potential: Element) -> bool:
-    return potential.attributes.get("type", "").lower() == "sum" and bool(_scope(potential))
+    return potential.get("type").lower() == "sum" and bool(_scope(potential))
 
 
 def _scope(element: Element) -> list[str]:
@@ -76,7 +76,7 @@ def _scope(element: Element) -> list[str]:
 
 def _read_potential(path: AnyPath, declared: Declared, potential: Element) -> None:
     *parents, name = _scope(potential) or [""]
-    kind = potential.attributes.get("type", "").lower()
+    kind = potential.get("type").lower()
     if kind in _TABLES:
         numbers = xml_numbers(path, potential, "Values", name, declared.number_kind(name))
         declared.table(name, parents, numbers, potential.line)
@@ -123,7 +123,7 @@ def _fill(
 ) -> None:
     """Fill the part of a table in which variables have the `allowed` states, from a table or a tree."""
     names, child = list(variables), list(variables)[-1]
-    kind = node.attributes.get("type", "").lower()
+    kind = node.get("type").lower()
     if kind in _TABLES:
         scope = _scope(node)
         values = xml_numbers(path, node, "Values", child).values
@@ -141,16 +141,34 @@ def _fill(
     if kind != "tree/add" or top not in names[:-1]:
         told = f"the tree of {cut(child)} has a part of the type {cut(kind)} over {cut(top)}"
         raise ParseError(f"{told}; expected Table, or Tree/ADD over a parent", path, node.line)
-    at, left = names.index(top), set(allowed[names.index(top)])
+    at, left = names.index(top), allowed[names.index(top)]
     for branch in node.first("Branches").all("Branch"):
-        given = [*branch.all("State"), *branch.first("States").all("State")]
-        try:
-            states = [variables[top].index(state.attributes.get("name", "")) for state in given]
-        except QueryError as error:
-            raise ParseError(f"in the tree of {cut(child)}: {error}", path, branch.line) from None
-        part = [*allowed[:at], [k for k in allowed[at] if k in states and k in left], *allowed[at + 1 :]]
-        left -= set(states)
-        _fill(path, branch.first("Potential"), variables, part, table)
+        given = {state.get("name") for state in (*branch.all("State"), *branch.first("States").all("State"))}
+        part = [k for k in left if variables[top].states[k] in given]
+        left = [k for k in left if k not in part]
+        _fill(path, branch.first("Potential"), variables, [*allowed[:at], part, *allowed[at + 1 :]], table)
+
+
+def read_xbn(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network; distributions of other types than discrete are refused."""
+    _, network = rooted(path, encoding, "ANALYSISNOTEBOOK", "BNMODEL")
+    declared = Declared(path)
+    for variable in network.first("VARIABLES").all("VAR"):
+        states = [state.text.strip() for state in variable.all("STATENAME")]
+        declared.variable(variable.get("NAME"), states, variable.line)
+    for dist in network.first("DISTRIBUTIONS").all("DIST"):
+        name, kind, rows = dist.first("PRIVATE").get("NAME"), dist.get("TYPE"), Rows()
+        if kind not in ("", "discrete"):
+            raise declared.fail(f"{cut(name)} has the distribution {cut(kind)}; expected 'discrete'", dist.line)
+        for row in dist.first("DPIS").all("DPI"):
+            words = row.get("INDEXES").split()
+            index = tuple(int(word) if word.isdecimal() and len(word) < 7 else -1 for word in words)
+            if index in rows or -1 in index:
+                raise declared.fail(f"the row {cut(' '.join(words))} of {cut(name)} is doubled or none", row.line)
+            rows[index] = xml_numbers(path, Element("", {}, row.line, [row]), "DPI", name), row.line
+        parents = [parent.get("NAME") for parent in dist.first("CONDSET").all("CONDELEM")]
+        declared.rows(name, parents, rows, None, dist.line)
+    return declared.network()
 
 
 def write_pgmx(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:

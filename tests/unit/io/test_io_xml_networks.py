@@ -1,4 +1,4 @@
-"""Files of OpenMarkov: tables, trees, noisy gates, refusals."""
+"""Files of OpenMarkov and Microsoft: tables, trees, noisy gates, refusals."""
 
 from __future__ import annotations
 
@@ -101,6 +101,24 @@ def test_time_slices_name_variables(tmp_path):
 
 
 LAST = branch(["a1"], leaf("C", ".1 .9")) + "</Branches>"
+XBN = """<?xml version="1.0"?><!DOCTYPE ANALYSISNOTEBOOK><ANALYSISNOTEBOOK NAME="n"><BNMODEL NAME="m"><VARIABLES>
+<VAR NAME="A" TYPE="discrete" XPOS="1"><FULLNAME>a</FULLNAME><STATENAME>a0</STATENAME>
+<STATENAME> a1 </STATENAME></VAR>
+<VAR NAME="C" TYPE="discrete"><STATENAME>c 0</STATENAME><STATENAME>c1</STATENAME></VAR></VARIABLES>
+<STRUCTURE><ARC PARENT="A" CHILD="C"/></STRUCTURE><DISTRIBUTIONS>
+<DIST TYPE="discrete"><CONDSET><CONDELEM NAME="A"/></CONDSET><PRIVATE NAME="C"/><DPIS>
+<DPI INDEXES=" 1 ">.4 .6</DPI><DPI INDEXES=" 0 ">.1 .9</DPI></DPIS></DIST>
+<DIST TYPE="discrete"><PRIVATE NAME="A"/><DPIS><DPI>0.25 0.75</DPI></DPIS></DIST>
+</DISTRIBUTIONS></BNMODEL></ANALYSISNOTEBOOK>"""
+
+
+def test_rows_of_xbn_have_numbers(tmp_path):
+    network = read_text(tmp_path, "xbn", XBN)
+    assert [v.states for v in network.domain] == [("a0", "a1"), ("c 0", "c1")]
+    assert np.array_equal(table(network, "A"), [0.25, 0.75])
+    assert np.array_equal(table(network, "C"), [[0.1, 0.9], [0.4, 0.6]])
+
+
 HALF = tree("A", branch(["a0"], leaf("C", ".1 .9")), names="CA")
 
 
@@ -114,12 +132,18 @@ HALF = tree("A", branch(["a0"], leaf("C", ".1 .9")), names="CA")
         ("pgmx", pgmx(noisy("TUNING", ""), n=3), "'C' has the model 'tuning'"),
         ("pgmx", pgmx(noisy("OR / MAX", ""), n=2), "'C' has 17 parameters"),
         ("pgmx", pgmx(HALF), "no branch for some states"),
-        ("pgmx", pgmx(HALF.replace("a0", "ax")), "'ax' is no state"),
+        ("pgmx", pgmx(HALF.replace("a0", "ax")), "no branch for some states"),
         ("pgmx", pgmx(HALF.replace(".1 .9", "1e400 0").replace("</Branches>", LAST)), "a number above 1"),
         ("pgmx", pgmx(role="decision").replace("<Links/>", "<Links><Link/></Links>"), "'A' is|'A' has"),
         ("pgmx", pgmx(HALF.replace("'C'/></Variables><Values", "'B'/></Variables><Values")), "other variables"),
         ("pgmx", pgmx(tree("B", names="CA")), "over 'B'"),
         ("pgmx", pgmx(), "'C' has no table"),
+        ("xbn", XBN.replace('DIST TYPE="discrete"', 'DIST TYPE="ci"', 1), ":6: 'C' has the distribution 'ci'"),
+        ("xbn", XBN.replace('" 0 "', '" 1 "'), ":7: the row '1' of 'C' is doubled"),
+        ("xbn", XBN.replace('" 0 "', '" -1 "'), "the row '-1' of 'C' is doubled or none"),
+        ("xbn", XBN.replace('" 0 "', '" 2 "'), ":7: .*names no states of its parents"),
+        ("xbn", XBN.replace(".1 .9", ".1 .x9"), ":7: '.x9' in the table of 'C'"),
+        ("xbn", XBN.replace("BNMODEL", "MODEL"), "<BNMODEL>"),
     ],
 )
 def test_what_is_refused_is_named(tmp_path, suffix, text, message):
