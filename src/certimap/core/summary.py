@@ -80,17 +80,14 @@ def log_text(log_value: float | None) -> str:
     return f"{round(log_value, 6) + 0.0:.6f}"  # adding 0 turns -0 into 0
 
 
-def certificate_sentence(
-    certificate: Certificate, tolerance_shown: bool = True, *, is_density: bool = False
-) -> str:
+def certificate_sentence(certificate: Certificate, *, is_density: bool = False) -> str:
     """Describe a certificate in one plain sentence."""
     if is_density:
-        return in_words_of_density(certificate_sentence(certificate, tolerance_shown))
+        return in_words_of_density(certificate_sentence(certificate))
     epsilon, delta = certificate.epsilon, certificate.delta
     factor = f"{1.0 - epsilon:.6g}"
     if certificate.kind == "exact":
-        slack = f" (within a relative {certificate.tolerance:g})" if tolerance_shown else ""
-        return f"exact: no assignment is more probable{slack}"
+        return f"exact: no assignment is more probable (within a relative {certificate.tolerance:g})"
     if certificate.kind == "epsilon":
         return f"certain: at least {factor} times as probable as the best (epsilon {epsilon:.3g}, delta 0)"
     if certificate.kind == "pac":

@@ -6,11 +6,12 @@ import html
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import partial
 from importlib.resources import files
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
 
 import certimap
 from certimap.ask.replay import read_records
@@ -31,33 +32,46 @@ from certimap.errors import ParseError, QueryError
 from certimap.explanations import Explanation, Lead, Swing, Tolerance
 from certimap.io.files import AnyPath
 
+T = TypeVar("T")
+
+
+def _read(kind: type[T], record: Record, **known: Any) -> T:
+    """Return plain data from its JSON form, each field by its annotation."""
+    found = dict(known)
+    for f in fields(kind):  # pyright: ignore[reportArgumentType]
+        if f.name not in known and (f.name in record or (f.default is MISSING and f.default_factory is MISSING)):
+            found[f.name] = _value(f.name, str(f.type), record[f.name])
+    return kind(**found)
+
+
+def _value(name: str, given: str, value: Any) -> Any:
+    """Return the value of a field; a null number is infinite unless its annotation has None."""
+    if value is None:
+        return None if given != "float" else -math.inf if name == "log_prob" else math.inf
+    return _READERS.get(given.removesuffix(" | None"), lambda x: x)(value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "int": int,
+    "CertificateKind": CertificateKind,
+    "Rule": Rule,
+    "dict[str, Label]": dict,
+    "tuple[str, ...]": lambda x: tuple(map(str, x)),
+    "list[tuple[float, float]]": lambda x: [(float(epsilon), float(delta)) for epsilon, delta in x],
+    "list[tuple[dict[str, Label], float]]": lambda x: [(dict(a), _value("log_prob", "float", v)) for a, v in x],
+    "tuple[dict[str, Label] | None, dict[str, Label] | None]": lambda x: tuple(one and dict(one) for one in x),
+    **{kind.__name__: partial(_read, kind) for kind in (Certificate, TopMass, Lead)},
+    **{f"list[{kind.__name__}]": lambda x, k=kind: [_read(k, one) for one in x] for kind in (Swing, Tolerance)},
+}
+
 
 def result_of(record: Record, path: AnyPath) -> MapResult:
     """Return the result that a record was written from; raises ParseError, naming the file, where damaged."""
-    # numbers that JSON holds as null are infinite where the result has them so, else None
     try:
-        certificate = dict(record["certificate"])
-        certificate["kind"] = CertificateKind(certificate["kind"])
-        certificate["rule"] = None if certificate["rule"] is None else Rule(certificate["rule"])
-        certificate["assumptions"] = tuple(str(text) for text in certificate["assumptions"])
-        numbers = ("epsilon", "delta", "requested_epsilon", "requested_delta", "tolerance")
-        certificate |= {name: float(certificate[name]) for name in numbers}
-        kept: Record = {f.name: record[f.name] for f in fields(MapResult) if f.name in record}
-        kept["certificate"] = Certificate(**certificate)
-        kept["status"] = Status(record["status"]["code"])
-        kept["pareto"] = [(float(epsilon), float(delta)) for epsilon, delta in record["pareto"]]
-        kept["history"] = _moments(record.get("history"))
-        kept["assignment"] = dict(record["assignment"])
-        for name in ("log_prob", "log_evidence", "log_joint", "log_upper_bound", "log_joint_upper_bound"):
-            kept[name] = None if record[name] is None else float(record[name])
-        kept["seconds"] = float(record["seconds"])
-        kept |= {name: int(record[name]) for name in ("n_draws", "n_evaluations")}
-        kept["constraints"] = constraints_of(record.get("constraints") or [])
-        if record.get("top_mass") is not None:
-            kept["top_mass"] = TopMass(**record["top_mass"])
-        if record.get("top") is not None:
-            kept["top"] = [(dict(assignment), _finite(value, -math.inf)) for assignment, value in record["top"]]
-        return MapResult(**kept)
+        rules, moments = constraints_of(record.get("constraints") or []), _moments(record.get("history"))
+        status = Status(record["status"]["code"])
+        return _read(MapResult, record, status=status, history=moments, constraints=rules)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ParseError(
@@ -68,56 +82,21 @@ def result_of(record: Record, path: AnyPath) -> MapResult:
 def explanation_of(record: Record, result: MapResult, path: AnyPath) -> Explanation | None:
     """Return the explanation beside an answer (`certimap solve --explain`), if any; ParseError where damaged."""
     held = record.get("explanation")
-    if held is None:
-        return None
     try:
-        lead = held["lead"]
-        return Explanation(
-            result,
-            None
-            if lead is None
-            else Lead(_finite(lead["nats"], math.inf), dict(lead["runner_up"]), CertificateKind(lead["kind"])),
-            [_swing(swing) for swing in held["removed"]],
-            [_swing(swing) for swing in held["changed"]],
-            float(held["log_odds_free"]),
-            [_tolerance(tolerance) for tolerance in held["tolerances"]],
-            None if held["superseded"] is None else dict(held["superseded"]),
-        )
+        return None if held is None else _read(Explanation, held, answer=result)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ParseError(
             "holds a damaged explanation; expected what 'certimap solve --explain -o' writes", path
         ) from None
 
 
-def _swing(held: Record) -> Swing:
-    kind = None if held["kind"] is None else CertificateKind(held["kind"])
-    return Swing(str(held["variable"]), held["state"], dict(held["changes"]), kind)
-
-
-def _tolerance(held: Record) -> Tolerance:
-    below, above = (None if rival is None else dict(rival) for rival in held["rivals"])
-    value, low, high = (float(held[name]) for name in ("value", "low", "high"))
-    given, kind = dict(held["given"]), CertificateKind(held["kind"])
-    return Tolerance(str(held["variable"]), given, held["state"], value, low, high, (below, above), kind)
-
-
 def _moments(columns: Any) -> list[HistoryEntry]:
     """Turn columns back into moments; records of older versions have none, or no search nodes."""
     if columns is None:
         return []
-    held = {"n_nodes": [0] * len(columns["seconds"]), **columns}
-    rows = zip(*(held[f.name] for f in fields(HistoryEntry)), strict=True)
-    return [
-        HistoryEntry(
-            float(seconds), int(draws), int(evaluations), _finite(best, -math.inf), _finite(upper, math.inf),
-            _finite(mass, math.inf), int(nodes),
-        )
-        for seconds, draws, evaluations, best, upper, mass, nodes in rows
-    ]  # fmt: skip
-
-
-def _finite(value: Any, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
+    names = [f.name for f in fields(HistoryEntry) if f.name in columns]
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [_read(HistoryEntry, dict(zip(names, row, strict=True))) for row in rows]
 
 
 _MAX_ROWS = 400  # of a table of variables; the rest is counted
