@@ -26,6 +26,7 @@ from certimap.learn.table import AsLabels, DataTable, Kind, decode, encode, read
 
 Seed = int | np.random.Generator | None
 M = TypeVar("M")
+E = TypeVar("E", bound="DensityEstimator")
 HELD_OUT = 0.2  # share of the rows by which mixtures are judged
 BATCH = 4096
 
@@ -36,12 +37,26 @@ def several(value: Any) -> list[Any]:
 
 
 class LearnerSettings(TypedDict, total=False):
-    """Settings of every learner; see its class."""
+    """Settings of learners; each takes the parameters of its class, and refuses others with DataError."""
 
     kinds: Mapping[str, Kind] | None
     domain: Domain | None
     time_limit: float | None
     progress: bool | None
+    smoothing: float | Sequence[float] | None
+    leaves: Mapping[str, str | Sequence[str]] | None
+    n_components: int | Sequence[int]
+    n_starts: int
+    max_steps: int
+    tolerance: float
+    batch_rows: int | None
+    patience: int
+    workers: int | None
+    threshold: float | Sequence[float]
+    min_rows: int | Sequence[int]
+    n_clusters: int | Sequence[int]
+    clusters: Any
+    step: int | None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -199,16 +214,6 @@ class DensityEstimator:
         return {**self.__dict__, "_posterior": None}
 
 
-class MixtureSettings(LearnerSettings, total=False):
-    """Settings of every `MixtureEstimator`; see there."""
-
-    n_components: int | Sequence[int]
-    smoothing: float | Sequence[float] | None
-    n_starts: int
-    max_steps: int
-    tolerance: float
-
-
 @dataclass(eq=False, repr=False)
 class MixtureEstimator(DensityEstimator):
     """Base class of learners of mixtures, which try several settings on validation rows.
@@ -241,6 +246,11 @@ class MixtureEstimator(DensityEstimator):
                 best = found
         assert best is not None
         return best[1]
+
+
+def learned_by(kind: Callable[..., E], data: Any, valid: Any, rng: Seed, /, **settings: Any) -> E:
+    """Return a fitted estimator of a class with some settings."""
+    return kind(random_state=rng, **settings).fit(data, valid=valid)
 
 
 def draw_seed(rng: Seed) -> int:

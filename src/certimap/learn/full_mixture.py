@@ -20,9 +20,10 @@ from certimap.errors import DataError
 from certimap.learn.clusters import first_shares
 from certimap.learn.estimator import (
     HELD_OUT,
+    LearnerSettings,
     MixtureEstimator,
-    MixtureSettings,
     Seed,
+    learned_by,
     several,
     single_threaded_blas,
     split_rows,
@@ -254,11 +255,11 @@ def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -
 
 @keywords_hinted(DataError, "FullMixture")
 def gaussian_mixture(
-    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[MixtureSettings]
+    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[LearnerSettings]
 ) -> GaussianMixture:
     """Learn a mixture of Gaussians with full covariances from real columns, missing cells allowed.
 
     `data`, `valid`, `rng`: as in `learnspn`; a fifth of the rows choose the settings by default. `settings`:
     parameters of `FullMixture`.
     """
-    return FullMixture(random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(FullMixture, data, valid, rng, **settings).model_

@@ -21,6 +21,7 @@ from certimap.learn.batched_em import BatchedEM, BatchLearner
 from certimap.learn.estimator import (
     LearnerSettings,
     Seed,
+    learned_by,
     single_threaded_blas,
     split_rows,
 )
@@ -210,17 +211,9 @@ class _Training(BatchedEM[Parameters, Counts]):
 _Leaves = tuple[LeafFamily, Floats]
 
 
-class _Settings(LearnerSettings, total=False):
-    max_steps: int
-    batch_rows: int | None
-    smoothing: float | None
-    patience: int
-    workers: int | None
-
-
 @keywords_hinted(DataError, "HiddenChowLiuTree")
 def hclt(
-    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]
+    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[LearnerSettings]
 ) -> HiddenChowLiuModel | Circuit:
     """Return a hidden Chow-Liu tree learned from a table, missing cells allowed; see `HiddenChowLiuTree`.
 
@@ -228,7 +221,7 @@ def hclt(
     states per latent variable, which queries never name; fewer with few rows if validation rows prefer it.
     `settings`: parameters of `HiddenChowLiuTree`. A circuit is returned if a column is real.
     """
-    return HiddenChowLiuTree(n_states, random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(HiddenChowLiuTree, data, valid, rng, n_states=n_states, **settings).model_
 
 
 def _chosen_leaves(

@@ -20,9 +20,10 @@ from certimap.errors import DataError
 from certimap.learn.clusters import first_shares
 from certimap.learn.estimator import (
     HELD_OUT,
+    LearnerSettings,
     MixtureEstimator,
-    MixtureSettings,
     Seed,
+    learned_by,
     several,
     single_threaded_blas,
     split_rows,
@@ -267,15 +268,11 @@ def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns
     return some[densest([log_sum(others + own, 1) for own in logs])]
 
 
-class _Settings(MixtureSettings, total=False):
-    leaves: Mapping[str, str | Sequence[str]] | None
-
-
 @keywords_hinted(DataError, "ProductMixture")
-def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
+def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[LearnerSettings]) -> Circuit:
     """Learn a mixture of products of leaves, missing cells allowed; see `ProductMixture`.
 
     `data`, `valid`, `rng`: as in `learnspn`; a fifth of the rows choose the settings by default. `settings`:
     parameters of `ProductMixture`.
     """
-    return ProductMixture(random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(ProductMixture, data, valid, rng, **settings).model_

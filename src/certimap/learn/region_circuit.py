@@ -20,6 +20,7 @@ from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import (
     LearnerSettings,
     Seed,
+    learned_by,
     single_threaded_blas,
     split_rows,
 )
@@ -357,15 +358,6 @@ def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-class _Settings(LearnerSettings, total=False):
-    step: int | None
-    max_steps: int
-    batch_rows: int | None
-    smoothing: float
-    patience: int
-    workers: int | None
-
-
 @keywords_hinted(DataError, "RegionGraphCircuit")
 def region_graph(
     data: Any,
@@ -374,7 +366,7 @@ def region_graph(
     shape: Sequence[int] | None = None,
     valid: Any = None,
     rng: Seed = None,
-    **settings: Unpack[_Settings],
+    **settings: Unpack[LearnerSettings],
 ) -> Circuit:
     """Learn a circuit over pictures, missing cells allowed; see `RegionGraphCircuit`.
 
@@ -382,4 +374,4 @@ def region_graph(
     pass by default. `n_nodes`: nodes per region. `shape`: height and width of the picture; by default a square.
     `settings`: parameters of `RegionGraphCircuit`.
     """
-    return RegionGraphCircuit(n_nodes, shape=shape, random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(RegionGraphCircuit, data, valid, rng, n_nodes=n_nodes, shape=shape, **settings).model_

@@ -27,6 +27,7 @@ from certimap.learn.estimator import (
     LearnerSettings,
     Seed,
     is_late,
+    learned_by,
     several,
     single_threaded_blas,
     split_rows,
@@ -166,24 +167,15 @@ class LearnSPN(DensityEstimator):
         return sketch
 
 
-class _Settings(LearnerSettings, total=False):
-    threshold: float | Sequence[float]
-    smoothing: float | Sequence[float]
-    min_rows: int | Sequence[int]
-    n_clusters: int | Sequence[int]
-    clusters: Names | Clusterer
-    leaves: Mapping[str, str | Sequence[str]] | None
-
-
 @keywords_hinted(DataError, "LearnSPN")
-def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[_Settings]) -> Circuit:
+def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[LearnerSettings]) -> Circuit:
     """Learn a sum-product network; see `LearnSPN`.
 
     `data`: a table (see `certimap.learn.table`), or a `Dataset`. `valid`: rows that choose the settings; by
     default a tenth of the rows. `rng`: seed or generator. `settings`: parameters of `LearnSPN`. Raises DataError
     for an empty table, columns that leaves cannot hold, or settings out of range.
     """
-    return LearnSPN(random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(LearnSPN, data, valid, rng, **settings).model_
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from certimap.learn.estimator import (
     DensityEstimator,
     LearnerSettings,
     Seed,
+    learned_by,
     score_samples,
     single_threaded_blas,
     split_rows,
@@ -133,10 +134,6 @@ class ChowLiuTree(DensityEstimator):
         return model
 
 
-class _Settings(LearnerSettings, total=False):
-    smoothing: float
-
-
 @keywords_hinted(DataError, "ChowLiuTree")
 def chow_liu(
     data: Any,
@@ -144,7 +141,7 @@ def chow_liu(
     valid: Any = None,
     rng: Seed = None,
     form: Literal["network", "circuit"] | None = None,
-    **settings: Unpack[_Settings],
+    **settings: Unpack[LearnerSettings],
 ) -> BayesianNetwork | Circuit:
     """Return a Chow-Liu tree learned from a table, as a Bayesian network or as a circuit; see `ChowLiuTree`.
 
@@ -155,7 +152,7 @@ def chow_liu(
     """
     if form not in ("network", "circuit", None):
         raise DataError(f"form is {form!r}; expected 'network' or 'circuit'")
-    learned = ChowLiuTree(random_state=rng, **settings).fit(data, valid=valid)
+    learned = learned_by(ChowLiuTree, data, valid, rng, **settings)
     return learned.model_ if form is None else learned.to_network() if form == "network" else learned.to_circuit()
 
 
@@ -317,22 +314,14 @@ class ChowLiuMixture(DensityEstimator):
                     break
 
 
-class _MixtureSettings(LearnerSettings, total=False):
-    max_steps: int
-    tolerance: float
-    smoothing: float
-
-
 @keywords_hinted(DataError, "ChowLiuMixture")
-def clt_mixture(
-    data: Any, *, n_components: int = 8, valid: Any = None, rng: Seed = None, **settings: Unpack[_MixtureSettings]
-) -> Circuit:
+def clt_mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[LearnerSettings]) -> Circuit:
     """Learn a mixture of Chow-Liu trees, missing cells allowed; see `ChowLiuMixture`.
 
-    `data`, `valid`, `rng`: as in `learnspn`; a tenth of the rows choose the best step by default. `n_components`:
-    the number of trees. `settings`: parameters of `ChowLiuMixture`.
+    `data`, `valid`, `rng`: as in `learnspn`; a tenth of the rows choose the best step by default. `settings`:
+    parameters of `ChowLiuMixture`, such as `n_components`, the number of trees (8).
     """
-    return ChowLiuMixture(n_components, random_state=rng, **settings).fit(data, valid=valid).model_
+    return learned_by(ChowLiuMixture, data, valid, rng, **settings).model_
 
 
 def _component_logs(weights: Floats, trees: list[Tree], points: Points) -> Floats:
