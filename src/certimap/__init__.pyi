@@ -29,8 +29,6 @@ from certimap.ask.inference import marginals as marginals
 from certimap.ask.inference import sample as sample
 from certimap.ask.information import InformationValue as InformationValue
 from certimap.ask.information import InformationValues as InformationValues
-from certimap.ask.information import Strength as Strength
-from certimap.ask.information import strength_of_assumptions as strength_of_assumptions
 from certimap.ask.information import value_of_information as value_of_information
 from certimap.ask.next_test import Gain as Gain
 from certimap.ask.next_test import NextTest as NextTest
@@ -90,6 +88,7 @@ from certimap.errors import UnbalancedBooks as UnbalancedBooks
 from certimap.errors import WriteError as WriteError
 from certimap.explanations import Explanation as Explanation
 from certimap.explanations import explain as explain
+from certimap.explanations.assumptions import strength_of_assumptions as strength_of_assumptions
 from certimap.interop import from_object as from_object
 from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networks import unroll as unroll

@@ -18,7 +18,7 @@ def test_a_policy_with_what_it_hangs_on(capsys):
     assert lines[0] == "expected utility 22.5, of at most 22.5: exact"
     assert lines[1:3] == ["Test", "  -> yes"]
     assert "before Drill" in lines
-    assert "  P(Oil=dry) = 0.5 may lie in [0.457627, 0.676923]" in lines
+    assert "  P(Oil=dry) = 0.5 in [0.4576, 0.6769] (proved: exact)" in lines
 
 
 def test_json_holds_every_table(capsys):
@@ -31,7 +31,7 @@ def test_json_holds_every_table(capsys):
     assert row["choice"] == "yes"
     assert row["values"] == pytest.approx({"yes": 20.0, "no": 0.0})
     assert found["information"]["Drill"]["Oil"] == pytest.approx([35.0, 35.0])
-    assert {"variable", "state", "given", "probability", "low", "high"} <= found["strength"][0].keys()
+    assert {"variable", "state", "given", "value", "low", "high"} <= found["strength"][0].keys()
 
 
 def test_a_page(tmp_path, capsys):

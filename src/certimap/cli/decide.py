@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 import certimap
 from certimap.cli import options
-from certimap.cli.options import EncodingOption, JsonOption, argument, option
+from certimap.cli.options import EvidenceOptions, JsonOption, option
 from certimap.core.result import json_ready
 from certimap.decisions.policy import Moment
 
@@ -32,21 +32,12 @@ class DecideOptions:
     report: Annotated[Path | None, option("--report", metavar="FILE.html", help="Write a page.")] = None
 
 
-def decide(
-    diagram: Annotated[Path, argument(metavar="DIAGRAM", help="With decisions: .xdsl, .net, .bifxml, .uai, ...")],
-    ask: DecideOptions,
-    evidence: Annotated[
-        list[str] | None, option("--evidence", "-e", metavar="X=a,Y=b", help="Seen beforehand; repeatable.")
-    ] = None,
-    as_json: JsonOption = False,
-    encoding: EncodingOption = None,
-) -> None:
+def decide(case: EvidenceOptions, ask: DecideOptions, as_json: JsonOption = False) -> None:
     """Print what to do at each decision of an influence diagram, and two sides of the best expected utility.
 
     Ctrl-C ends a search with the best policy and bound so far.
     """
-    network = certimap.read(diagram, encoding=encoding)
-    given = options.parse_evidence(evidence, network.domain)
+    network, _, given = case.read_case()
     limits: dict[str, Any] = {"time_limit": ask.time_limit, "max_memory": options.parse_size(ask.max_memory)}
     show = _show if sys.stderr.isatty() else None
     policy = certimap.decide(network, given, epsilon=ask.epsilon, tolerance=ask.tolerance, progress=show, **limits)
@@ -59,13 +50,13 @@ def decide(
     strengths = certimap.strength_of_assumptions(policy, time_limit=ask.time_limit) if ask.strength else []
     if as_json:
         found = policy.to_dict() | ({"information": worth} if ask.information else {})
-        found |= {"strength": [one._asdict() for one in strengths]} if ask.strength else {}
+        found |= {"strength": [asdict(one) for one in strengths]} if ask.strength else {}
         print(json.dumps(json_ready(found), indent=2))
         return
     for name, values in worth.items():
         print(f"\nbefore {name}\n{values}")
     if ask.strength:
-        print("\nthe policy stays best while one probability moves, the weakest first:", *strengths, sep="\n  ")
+        print("\nthe policy stays best while one probability moves, the tightest first:", *strengths, sep="\n  ")
 
 
 def _show(moment: Moment) -> None:

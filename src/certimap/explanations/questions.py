@@ -77,6 +77,15 @@ class Tolerance:
     rivals: tuple[dict[str, Label] | None, dict[str, Label] | None]
     kind: CertificateKind  # the certificate of the searches that found no better rival inside: exact, or weaker
 
+    def __str__(self) -> str:
+        return " ".join(self.cells())
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the entry, its value, and the range."""
+        given = ", ".join(f"{name}={label}" for name, label in self.given.items())
+        entry = f"P({self.variable}={self.state}{' | ' if given else ''}{given})"
+        return entry, f"= {self.value:.4g}", f"in [{self.low:.4g}, {self.high:.4g}] (proved: {self.kind})"
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -149,7 +158,7 @@ class Explanation:
             yield f"Any one table entry may move by {self.log_odds_free:.4g} in log-odds"
         if self.tolerances:
             yield "Ranges of single entries in which the answer stays (the tightest first)"
-            yield from aligned((_range(t) for t in self.tolerances), "  ")
+            yield from aligned((t.cells() for t in self.tolerances), "  ")
 
 
 def _swings(swings: Iterable[Swing], word: str) -> Iterable[str]:
@@ -159,12 +168,6 @@ def _swings(swings: Iterable[Swing], word: str) -> Iterable[str]:
         return f"{word} {what}", changes, f"(proved: {swing.kind})"
 
     return aligned((row(s) for s in swings), "  ")
-
-
-def _range(t: Tolerance) -> tuple[str, str, str]:
-    given = ", ".join(f"{name}={label}" for name, label in t.given.items())
-    entry = f"P({t.variable}={t.state}{' | ' if given else ''}{given})"
-    return entry, f"= {t.value:.4g}", f"in [{t.low:.4g}, {t.high:.4g}] (proved: {t.kind})"
 
 
 EDGE = 1e-9  # from 0 and 1: there a row may make the evidence impossible

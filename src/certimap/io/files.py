@@ -47,6 +47,15 @@ def suffix_of(path: AnyPath) -> str:
     return Path(name).suffix.removeprefix(".")
 
 
+def beside(path: AnyPath, suffix: str, is_there: bool = True) -> Path:
+    """Return a path with another suffix, packed or not as it is, or as the file beside it that `is_there`."""
+    name = fspath(path)
+    stem = Path(name[:-3] if is_packed(path) else name)
+    plain, packed = stem.with_suffix(suffix), stem.with_suffix(f"{suffix}.gz")
+    own, other = (packed, plain) if is_packed(path) else (plain, packed)
+    return other if is_there and other.is_file() and not own.is_file() else own
+
+
 def read_bytes(path: AnyPath) -> bytes:
     """Return a file's content, decompressed when its name ends in .gz.
 

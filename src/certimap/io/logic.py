@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from certimap.circuits.properties import smoothed
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.circuit_records import Line, NodeLines, children_first, compared, define, log_complement
-from certimap.io.files import AnyPath, cut, is_packed, parsing, read_text
+from certimap.io.files import AnyPath, beside, cut, parsing, read_text
 from certimap.io.words import log_of_text
 
 TRUE, FALSE = -1, -2
@@ -402,14 +401,12 @@ def _variables(lines: NodeLines) -> set[int]:
 
 def _vtree_variables(path: AnyPath, encoding: str | None) -> int:
     """Return the largest variable of the vtree beside a file; 0 without one."""
-    name = fspath(path)
-    stem = Path(name[:-3] if is_packed(path) else name)
-    for beside in (stem.with_suffix(".vtree"), stem.with_suffix(".vtree.gz")):
-        if beside.is_file():
-            vtree = NodeLines(beside, encoding, "vtree")
-            leaves = [line for line in vtree if line.words[0] == "L"]
-            rows = [vtree.integers(line, "a number of the leaf") for line in leaves]
-            for line, row in zip(leaves, rows, strict=True):
-                vtree.expect(line, len(row) == 2 and row[1] > 0, "L ID VARIABLE")
-            return vtree.check_variables(max((row[1] for row in rows), default=0))
-    return 0
+    name = beside(path, ".vtree")
+    if not name.is_file():
+        return 0
+    vtree = NodeLines(name, encoding, "vtree")
+    leaves = [line for line in vtree if line.words[0] == "L"]
+    rows = [vtree.integers(line, "a number of the leaf") for line in leaves]
+    for line, row in zip(leaves, rows, strict=True):
+        vtree.expect(line, len(row) == 2 and row[1] > 0, "L ID VARIABLE")
+    return vtree.check_variables(max((row[1] for row in rows), default=0))

@@ -310,13 +310,12 @@ def _factors(sizes: Sequence[int], arrays: Mapping[str, Array]) -> list[Factor]:
 
 
 def _decision_arrays(model: DecisionNetwork) -> Arrays:
-    """Return the conditional tables; each decision with what it sees; and the utilities."""
-    index, utilities = model.domain.index, model.utilities
-    arrays = _factor_arrays(model.cpts)
-    seen = [[index(decision), *map(index, own)] for decision, own in model.decisions.items()]
-    for name, lists in (("seen", seen), ("utility_scopes", [u.scope for u in utilities])):
-        arrays[f"{name}_lengths"] = np.array([len(own) for own in lists], np.int64)
-        arrays[name] = np.array([v for own in lists for v in own], np.int64)
+    """Return the conditional tables; lists of each decision with what it sees, and of scopes; and utilities."""
+    arrays, index, utilities = _factor_arrays(model.cpts), model.domain.index, model.utilities
+    lists = [[index(decision), *map(index, own)] for decision, own in model.decisions.items()]
+    lists += [list(u.scope) for u in utilities]
+    arrays["lengths"] = np.array([len(own) for own in lists], np.int64)
+    arrays["variables"] = np.array([v for own in lists for v in own], np.int64)
     arrays["utility_names"] = np.array([u.name for u in utilities], np.str_)
     arrays["utilities"] = np.concatenate([*(u.values.reshape(-1) for u in utilities), np.zeros(0)])
     arrays["limited_memory"] = np.array([model.limited_memory])
@@ -324,18 +323,15 @@ def _decision_arrays(model: DecisionNetwork) -> Arrays:
 
 
 def _decisions(domain: Domain, arrays: Mapping[str, Array], hidden: Sequence[str]) -> DecisionNetwork:
-    names, sizes = domain.names, domain.n_states.tolist()
-
-    def lists(name: str) -> list[list[int]]:
-        parts = ArrayParts(arrays[name])
-        return [parts.integers(n, len(sizes)) for n in arrays[f"{name}_lengths"].tolist()]
-
-    values, labels = ArrayParts(arrays["utilities"]), map(str, arrays["utility_names"].tolist())
+    names, sizes, parts = domain.names, domain.n_states.tolist(), ArrayParts(arrays["variables"])
+    lists = [parts.integers(n, len(sizes)) for n in arrays["lengths"].tolist()]
+    values, labels = ArrayParts(arrays["utilities"]), list(map(str, arrays["utility_names"].tolist()))
+    n = len(lists) - len(labels)
     utilities = [
         Utility(label, tuple(scope), values.numbers([sizes[v] for v in scope]))
-        for label, scope in zip(labels, lists("utility_scopes"), strict=True)
+        for label, scope in zip(labels, lists[n:], strict=True)
     ]
-    decisions = {names[own[0]]: [names[v] for v in own[1:]] for own in lists("seen")}
+    decisions = {names[own[0]]: [names[v] for v in own[1:]] for own in lists[:n]}
     limited = bool(arrays["limited_memory"][0])
     return DecisionNetwork(domain, _factors(sizes, arrays), decisions, utilities, limited, hidden)
 

@@ -22,14 +22,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from os import fspath
-from pathlib import Path
 from typing import Literal
 
 from certimap.core.domain import MAX_STATES, Domain
 from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath, cut, is_packed, line_of, parsing, read_text, write_text
+from certimap.io.files import AnyPath, beside, cut, line_of, parsing, read_text, write_text
 from certimap.io.words import Numbers, numbers_of, written
 from certimap.networks.bayesian import BayesianNetwork, RowNormaliser, row_totals
 from certimap.networks.factor import MAX_SCOPE, Factor
@@ -390,39 +388,32 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
     return False
 
 
-def _beside(path: AnyPath, suffix: str) -> str:
-    """Return a path with another suffix before any .gz."""
-    packed = ".gz" if is_packed(path) else ""
-    return fspath(Path(fspath(path)[: -len(packed) or None]).with_suffix(f".{suffix}{packed}"))
-
-
 def _kinds(path: AnyPath, n: int, n_functions: int, encoding: str | None) -> tuple[str, str]:
     """Read the kinds of variables, C or D, and of functions, P or U, each after their number."""
-    words = read_text(beside := _beside(path, "id"), encoding).upper().split()
+    words = read_text(name := beside(path, ".id"), encoding).upper().split()
     kinds, roles = "".join(words[1 : n + 1]), "".join(words[n + 2 :])
     if [*words[:1], *words[n + 1 : n + 2]] != [str(n), str(n_functions)] or not (
         re.fullmatch(f"[CD]{{{n}}} [PU]{{{n_functions}}}", f"{kinds} {roles}")
     ):
         told = f"expected {n}, C or D for each variable, {n_functions}, and P or U for each function"
-        raise ParseError(f"does not fit the .uai file beside it; {told}", beside)
+        raise ParseError(f"does not fit the .uai file beside it; {told}", name)
     return kinds, roles
 
 
 def _in_time(path: AnyPath, kinds: str, encoding: str | None) -> dict[str, list[str]]:
     """Read blocks of variables in the order of elimination; return what each decision sees, in order of time."""
-    text = read_text(beside := _beside(path, "pvo"), encoding)
-    (count, n_blocks, *blocks), n = [part.split() for part in f"{text};;".split(";")], len(kinds)
-    blocks = [block for block in blocks if block]
-    names = sorted(name for block in blocks for name in block)
-    decisions: dict[str, list[str]] = {}
-    seen: list[str] = []
-    if count != [str(n)] or n_blocks != [str(len(blocks))] or names != sorted(map(str, range(n))):
+    text = read_text(name := beside(path, ".pvo"), encoding)
+    (*head, _), n = [part.split() for part in text.split(";", 2)], len(kinds)
+    blocks = [block for part in text.split(";")[2:] if (block := part.split())]
+    decisions, seen = dict[str, list[str]](), list[str]()
+    wanted = [[str(n)], [str(len(blocks))], sorted(map(str, range(n)))]
+    if [*head, sorted(v for block in blocks for v in block)] != wanted:
         told = f"expected {n}; the number of blocks; and blocks with each number below {n} once"
-        raise ParseError(f"does not fit the .uai file beside it; {told}", beside)
+        raise ParseError(f"does not fit the .uai file beside it; {told}", name)
     for block in reversed(blocks):
-        own = [name for name in block if kinds[int(name)] == "D"]
+        own = [v for v in block if kinds[int(v)] == "D"]
         if own and len(own) < len(block):
-            raise ParseError(f"has decisions and others in the block of {block[0]}; expected one kind", beside)
+            raise ParseError(f"has decisions and others in the block of {block[0]}; expected one kind", name)
         decisions |= dict.fromkeys(own, seen)
         seen = [] if own else [*seen, *block]
     return decisions
@@ -440,10 +431,10 @@ def _write_beside(model: DecisionNetwork, path: AnyPath) -> None:
         seen |= {*new, decision}
     blocks = [block for block in [*blocks, [name for name in names if name not in seen]][::-1] if block]
     numbers = [" ".join(str(model.domain.index(name)) for name in block) for block in blocks]
-    write_text(_beside(path, "pvo"), ";\n".join([str(len(names)), str(len(blocks)), *numbers]) + ";\n")
+    write_text(beside(path, ".pvo", False), ";\n".join([str(len(names)), str(len(blocks)), *numbers]) + ";\n")
     kinds = " ".join("D" if name in model.decisions else "C" for name in names)
     roles = [*("P" for _ in model.cpts), *("U" for _ in model.utilities)]
-    write_text(_beside(path, "id"), f"{len(names)}\n{kinds}\n{len(roles)}\n{' '.join(roles)}\n")
+    write_text(beside(path, ".id", False), f"{len(names)}\n{kinds}\n{len(roles)}\n{' '.join(roles)}\n")
 
 
 def write_uai(model: Network | DecisionNetwork, path: AnyPath) -> None:
