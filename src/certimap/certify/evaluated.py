@@ -25,23 +25,17 @@ def _check_log_probs(log_probs: Floats, n: int, has_masses: bool) -> None:
         raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
     right = log_probs <= 1e-9 if has_masses else log_probs < np.inf  # false for NaN
     if not right.all():
-        raise SolverError(
-            f"log_prob returned {log_probs[~right][0]}; expected natural logs of probabilities, at most 0"
-        )
+        raise SolverError(f"log_prob returned {log_probs[~right][0]}; expected logs of probabilities, at most 0")
 
 
 def _check_uppers(lower: Floats, upper: Floats) -> None:
     """Refuse upper bounds that lie below the lower ones."""
     if upper.shape != lower.shape:
-        raise SolverError(
-            f"log_prob_interval returned sides of shapes {lower.shape} and {upper.shape}; like ones are expected"
-        )
+        raise SolverError(f"log_prob_interval returned the shapes {lower.shape} and {upper.shape}; expected one")
     wrong = ~(upper >= lower)
     if np.any(wrong):
-        raise SolverError(
-            f"log_prob_interval returned the sides {lower[wrong][0]} and {upper[wrong][0]}; a lower one and an "
-            "upper one, in this order, are expected"
-        )
+        sides = f"{lower[wrong][0]} and {upper[wrong][0]}"
+        raise SolverError(f"log_prob_interval returned the sides {sides}; expected a lower, then an upper one")
 
 
 class AtomStore:

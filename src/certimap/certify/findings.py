@@ -48,9 +48,7 @@ def _check_box(boxes: Boxes | None, domain: Domain) -> None:
     if boxes is None:
         return
     if len(boxes) != 1:
-        raise SolverError(
-            f"{len(boxes)} boxes were given to search; one, or None for the whole space, is expected"
-        )
+        raise SolverError(f"{len(boxes)} boxes were given to search; expected one, or None for the whole space")
     if not np.all(boxes.counts()[:, domain.n_states > 0]):
         raise SolverError("the box to search leaves a variable no state; at least one of each is expected")
 
@@ -90,9 +88,8 @@ class Books:
         if self.measure == "none":
             return
         if log_measure is None or np.any(np.isnan(log_measure)):
-            raise UnbalancedBooks(
-                f"a box was closed without its {self.measure}; ln of the {_WORDS[self.measure]} is expected"
-            )
+            wanted = f"ln of the {_WORDS[self.measure]}"
+            raise UnbalancedBooks(f"a box was closed without its {self.measure}; expected {wanted}")
         if np.size(log_measure):
             total = float(np.logaddexp.reduce(np.atleast_1d(log_measure)))
             self.log_closed = float(np.logaddexp(self.log_closed, total))
@@ -146,10 +143,8 @@ class Books:
         return math.exp(min(log_held - self.log_total, 700.0))
 
     def _refused(self, covered: float, which: str) -> UnbalancedBooks:
-        return UnbalancedBooks(
-            f"{which} hold {covered:.6g} of the space by {self.measure}; boxes that cover it once, 1 in all, are "
-            "expected"
-        )
+        held = f"{which} hold {covered:.6g} of the space by {self.measure}"
+        return UnbalancedBooks(f"{held}; boxes that cover it once, 1 in all, are expected")
 
 
 class Findings:

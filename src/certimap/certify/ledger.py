@@ -48,17 +48,13 @@ def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | N
     if all(_same(box, target) for box in boxes):
         return False
     if not domain.is_discrete:
-        raise UnbalancedBooks(
-            "ledgers of parts of a space with real variables cannot be merged; each must cover all"
-        )
+        raise UnbalancedBooks("ledgers of parts of a space with real variables do not merge; each must cover all")
     masks = np.concatenate([box.mask for box in boxes])
     n_points = sum(Boxes(domain, masks).sizes())
     inside = not np.any(masks & ~target.mask)
     if not inside or n_points != target.sizes()[0] or not _are_disjoint(domain, masks):
-        raise UnbalancedBooks(
-            f"the boxes of {len(parts)} ledgers are neither the space to be covered each, nor a split of it into "
-            "disjoint boxes"
-        )
+        named = f"the boxes of {len(parts)} ledgers"
+        raise UnbalancedBooks(f"{named} are neither the whole space each, nor a split of it into disjoint boxes")
     return True
 
 

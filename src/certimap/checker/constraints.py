@@ -171,11 +171,8 @@ class PlainRules:
         columns = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         box = self.narrowed(np.ones((1, columns[-1]), np.bool_), columns[:-1])[0]
         states = np.zeros((1, len(self.automata) + 1), np.int64)  # the last state is of no automaton
-        steps, n_states, n_held = (
-            list[tuple[Ints, Ints, Ints]](),
-            list[int](),
-            0,
-        )  # of each variable: states before, labels, states after
+        steps = list[tuple[Ints, Ints, Ints]]()  # of each variable: states before it, its labels, states after
+        n_states, n_held = list[int](), 0
         for place, own in enumerate(map(np.flatnonzero, np.split(box, columns[1:-1]))):
             n_held += 4 * states.size * len(own)
             self.budget.need(FLOAT * n_held, "the joint states of constraints")

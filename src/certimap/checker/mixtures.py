@@ -402,11 +402,8 @@ class Leaves:
                 here, *ends = (np.clip(x, SMALL, 1.0 - UNIT if kind == BETA else BIG) for x in (here, low, high))
                 with np.errstate(over="ignore", invalid="ignore"):
                     terms, bent = _curved(kind, p[:, k], here, *ends)
-                    ratio[:, k], slope[:, k], bend[:, k] = (
-                        sum(terms[:2]),
-                        sum(terms[2:]) * reach,
-                        bent * reach * reach,
-                    )
+                    ratio[:, k], slope[:, k] = sum(terms[:2]), sum(terms[2:]) * reach
+                    bend[:, k] = bent * reach * reach
                 more[:, k] = np.abs(terms[:2]).sum(axis=0) + np.abs(terms[2:]).sum(axis=0) * reach
         return ratio + self.scale, slope, bend, np.abs(ratio) + np.abs(self.scale) + more
 

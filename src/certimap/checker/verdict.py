@@ -207,10 +207,8 @@ def question_in_words(
             given, is_fixed = _of_interval(variable["interval"], np.asarray(arrays["intervals"], np.float64)[v])
         evidence += [f"{_name(variable['name'])} {given}"] if given else []
         n_summed += not is_fixed and v not in question.queried
-    return (
-        f"answer: {said}\nevidence: {', '.join(evidence) or 'none'}\n"
-        f"summed out: {n_summed} of {len(variables)} variables"
-    )
+    given, summed = ", ".join(evidence) or "none", f"{n_summed} of {len(variables)} variables"
+    return f"answer: {said}\nevidence: {given}\nsummed out: {summed}"
 
 
 def _of_states(states: Sequence[Any], logs: Floats) -> tuple[str, bool]:

@@ -117,10 +117,8 @@ class Solver(ABC):
     def refuse_boxes(self, boxes: Boxes | None) -> None:
         """Raise SolverError if `boxes`, as given to `init`, is a box: for solvers of the whole space only."""
         if boxes is not None:
-            raise SolverError(
-                f"solver {self.name!r} answers for the whole space only, and was given a box; 'frontier', "
-                "'set_elimination', 'hbfs', 'exhaustive' and the samplers start from one"
-            )
+            alone = f"solver {self.name!r} answers for the whole space only, and was given a box"
+            raise SolverError(f"{alone}; 'frontier', 'hbfs', 'exhaustive' and the samplers start from one")
 
     @abstractmethod
     def step(self, state: Any, ledger: Ledger) -> Any:

@@ -69,9 +69,7 @@ def run(
     if type(chosen).posed is not Solver.posed:
         posterior = chosen.posed(posterior, np.random.default_rng([seed, POSING]))
     if external is not None and posterior is not given:
-        raise SolverError(
-            f"upper_bound is of the query, and solver {chosen.name!r} answers another one; leave it out"
-        )
+        raise SolverError(f"upper_bound is of the query, and {chosen.name!r} answers another one; leave it out")
     judging = chosen.judging()
     cap = judging.max_draws if request.budget.max_samples is None else request.budget.max_samples
     if cap is None and control.deadline is None:
@@ -391,18 +389,14 @@ def as_points(given: Any, domain: Domain) -> Points:
         ) from None
     if points.ndim != 2 or points.shape[1] != len(domain):
         raise SolverError(f"a warm start has shape {points.shape}; expected (batch, {len(domain)})")
-    for i, variable in enumerate(domain):
-        column = points[:, i]
-        if isinstance(variable, Categorical):
-            bad = (column != np.floor(column)) | (column < 0) | (column >= variable.n_states)
-            accepted = f"a position from 0 to {variable.n_states - 1}"
-        else:
-            bad = ~((column >= variable.low) & (column <= variable.high))
-            accepted = f"a number in [{variable.low}, {variable.high}]"
+    for variable, column in zip(domain, points.T, strict=True):
+        is_label = isinstance(variable, Categorical)
+        low, high = (0, variable.n_states - 1) if is_label else (variable.low, variable.high)
+        bad = ~((column >= low) & (column <= high)) | (is_label & (column != np.floor(column)))
         if np.any(bad):
-            raise SolverError(
-                f"a warm start gives {column[bad][0]:g} to variable {variable.name!r}; expected {accepted}"
-            )
+            given = f"{column[bad][0]:g} to variable {variable.name!r}"
+            accepted = f"a {'position' if is_label else 'number'} from {low} to {high}"
+            raise SolverError(f"a warm start gives {given}; expected {accepted}")
     return points.astype(domain.point_dtype)
 
 

@@ -61,22 +61,16 @@ class Exhaustive(Solver, name="exhaustive", family="enumeration", is_seeded=Fals
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse real variables and spaces beyond `max_states`."""
         if not posterior.domain.is_discrete:
-            return (
-                "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'budget'"
-            )
+            return "solver 'exhaustive' cannot list values of a real variable; use solver='frontier' or 'budget'"
         if isinstance(posterior, ConstrainedPosterior):
             if posterior.rules.most <= self.max_states:
                 return None
-            return (
-                f"solver 'exhaustive' would list more than max_states={self.max_states:,} joint states under the "
-                "constraints, as far as can be told; use solver='auto' or raise max_states"
-            )
+            most = f"max_states={self.max_states:,} joint states under the constraints"
+            return f"solver 'exhaustive' may have to list more than {most}; use solver='auto' or raise max_states"
         if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
             digits = posterior.domain.log_size / math.log(10)
-            return (
-                f"solver 'exhaustive' would evaluate 10^{digits:.1f} joint states, and max_states is "
-                f"{self.max_states:,}; use solver='auto' or raise max_states"
-            )
+            number = f"10^{digits:.1f} joint states, more than max_states={self.max_states:,}"
+            return f"solver 'exhaustive' would evaluate {number}; use solver='auto' or raise max_states"
         return None
 
     def init(

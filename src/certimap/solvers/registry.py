@@ -136,10 +136,8 @@ def make(name: str, **options: Any) -> Solver:
     accepted = [field.name for field in dataclasses.fields(factory)] if options else []
     for key in options:
         if key not in accepted:
-            raise SolverError(
-                f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}"
-                f"{meant_keyword(key, accepted)}"
-            )
+            listed, meant = ", ".join(sorted(accepted)), meant_keyword(key, accepted)
+            raise SolverError(f"solver {name!r} has no setting {key!r}; it has {listed}{meant}")
     try:
         return factory(**{**found.settings, **options})
     except (TypeError, OverflowError) as error:  # a text is compared with a number

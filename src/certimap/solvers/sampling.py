@@ -36,10 +36,8 @@ class DrawStream:
 
     def __init__(self, posterior: Draws, rng: Generator, boxes: Boxes | None = None) -> None:
         if boxes is not None and not isinstance(posterior, Masses):
-            raise SolverError(
-                "draws inside a box need a posterior that knows masses of boxes, and a "
-                f"{type(posterior).__name__} does not"
-            )
+            kind = type(posterior).__name__
+            raise SolverError(f"draws inside a box need masses of boxes, which a {kind} does not know")
         self._posterior, self._boxes, self._rng, self._chunk = posterior, boxes, rng, FIRST_CHUNK
         self.largest = max(FIRST_CHUNK, min(LARGEST_CHUNK, EDGES_PER_CHUNK // int(posterior.facts.work)))
         self._held: Points = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
@@ -227,10 +225,8 @@ class SmoothPac(Solver, name="smooth_pac", needs=(Draws,), family="sampling"):
         if sentence is not None:
             return sentence
         if domain.total_states and ball_size(domain, int(self.radius)) > LARGEST_BALL:
-            return (
-                f"a Hamming ball of radius {int(self.radius)} over {len(domain)} variables has more than "
-                f"{LARGEST_BALL:,} points; use a smaller radius or solver='pac'"
-            )
+            said = f"a Hamming ball of radius {int(self.radius)} over {len(domain)} variables"
+            return f"{said} has more than {LARGEST_BALL:,} points; use a smaller radius or solver='pac'"
         if self.lipschitz is not None and not domain.is_discrete and domain.total_states:
             return (
                 "a Lipschitz constant needs query variables of one kind, all categorical or all real; use "

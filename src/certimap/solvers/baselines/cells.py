@@ -172,11 +172,8 @@ def grown_boxes(posterior: CircuitPosterior, layout: Layout, n_cells: int, n_dra
     trees: Any = needed("sklearn.tree", sentence)
     points = posterior.sample(n_draws, rng)
     columns, features = _features(posterior.domain, points)
-    grown = trees.DecisionTreeRegressor(
-        max_leaf_nodes=max(2, min(n_cells, MAX_STATES)),
-        min_samples_leaf=MIN_ROWS,
-        random_state=int(rng.integers(2**31)),
-    )
+    size, seed = max(2, min(n_cells, MAX_STATES)), int(rng.integers(2**31))
+    grown = trees.DecisionTreeRegressor(max_leaf_nodes=size, min_samples_leaf=MIN_ROWS, random_state=seed)
     grown.fit(columns, posterior.log_prob(points))
     return _leaves(layout, grown.tree_, features)
 
@@ -264,9 +261,7 @@ class Cells(WholeSpaceSolver, name="cells", needs=(CircuitPosterior,), family="s
         if self.partition not in ("grid", "quantiles", "tree"):
             raise SolverError(f"partition is {self.partition!r}; expected 'grid', 'quantiles' or 'tree'")
         if self.partition != "grid" and (self.width is not None or self.radius is not None):
-            raise SolverError(
-                f"width and radius are of grids; leave them out, or use partition='grid' ({self.partition!r})"
-            )
+            raise SolverError(f"width and radius are of grids, and partition is {self.partition!r}; drop them")
         if self.width is not None and self.radius is not None:
             raise SolverError("width and radius were both given; one of them is expected")
 
@@ -299,11 +294,8 @@ class Cells(WholeSpaceSolver, name="cells", needs=(CircuitPosterior,), family="s
         return posterior.cut(*domain_of_cells(domain, edges))
 
     def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:
-        return (
-            posterior.decode(int(point[0]))
-            if isinstance(posterior, BoxMasses)
-            else super().decode(posterior, point)
-        )
+        is_box = isinstance(posterior, BoxMasses)
+        return posterior.decode(int(point[0])) if is_box else super().decode(posterior, point)
 
     def start(self, posterior: Posterior, control: Control, rng: Generator) -> CellState:
         inner = resolve(self.by, posterior)

@@ -287,7 +287,9 @@ class Frontier(Solver, name="frontier", needs=(Probes | Bounds,), family="search
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report the results."""
-        rows = state.open.take(count, self._is_full(state), self._scales(state))
+        layout = state.layout  # when modes are located, the widest box comes first
+        scales = None if self.width is None else np.where(layout.is_real, layout.scales, np.inf)
+        rows = state.open.take(count, self._is_full(state), scales)
         threshold = self._threshold(state, ledger)
         try:
             found = expand(state.prober, rows, threshold, ledger.recorder)
@@ -342,10 +344,6 @@ class Frontier(Solver, name="frontier", needs=(Probes | Bounds,), family="search
         if not len(state.open):
             fill_up(state, ledger)
             state.done = True
-
-    def _scales(self, state: FrontierState) -> Floats | None:
-        """Return the scales by which the widest box comes first when modes are located, else None."""
-        return None if self.width is None else np.where(state.layout.is_real, state.layout.scales, np.inf)
 
     def _locate(self, state: FrontierState, ledger: Ledger, width: float) -> None:
         """Report the hull of the open boxes and the best point; done if its sides are short enough."""

@@ -97,32 +97,13 @@ class CellTree:
 
     def _places(self, low: Floats, high: Floats) -> tuple[Ints, Floats]:
         """Return the side to cut of each cell, shape (batch,), and the two cut points, shape (batch, 2)."""
-        rows = np.arange(len(low))
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = high - low
             side = np.argmax(lengths if self.bits is not None else lengths / self.layout.scales, axis=1)
-            a, b = low[rows, side], high[rows, side]
-            third = b / PARTS - a / PARTS
-            first, second = a + third, b - third
-        start, end, scale = self.window[0][side], self.window[1][side], self.layout.scales[side]
-        width = np.maximum(end - start, scale)
-        with np.errstate(invalid="ignore"):  # pieces grow with the distance from the window
-            far = np.maximum(np.where(np.isfinite(a), a - end, 0.0), np.where(np.isfinite(b), start - b, 0.0))
-        width = np.maximum(width, far)
-        no_low, no_high = np.isinf(a), np.isinf(b)
-        reach = REACH * width
-        first = np.where(no_high & ~no_low, a + reach, first)  # a tail: two bounded pieces, and the rest
-        second = np.where(no_high & ~no_low, a + 4.0 * reach, second)
-        first = np.where(no_low & ~no_high, b - 4.0 * reach, first)
-        second = np.where(no_low & ~no_high, b - reach, second)
-        first = np.where(no_low & no_high, start, first)
-        second = np.where(no_low & no_high, end, second)
-        # If the finite end lies outside the window, the first cuts are at the window.
-        first = np.where(no_high & ~no_low & (a < start), start, first)
-        second = np.where(no_high & ~no_low & (a < end) & (end > first), end, second)
-        second = np.where(no_low & ~no_high & (b > end), end, second)
-        first = np.where(no_low & ~no_high & (b > start) & (start < second), start, first)
-        return side.astype(np.int64), np.stack([first, second], axis=1)
+        rows = np.arange(len(low))
+        of_side = (low[rows, side], high[rows, side], *(x[side] for x in (*self.window, self.layout.scales)))
+        ends = [_thirds(*given) for given in zip(*(x.tolist() for x in of_side), strict=True)]
+        return side.astype(np.int64), np.array(ends, np.float64).reshape(-1, 2)
 
     def add(self, ledger: Ledger, low: Floats, high: Floats, depth: Ints, log_bound: Floats) -> None:
         """Evaluate and bound new cells."""
@@ -146,6 +127,21 @@ class CellTree:
                 radius = 0.5 * np.sqrt(np.sum(np.square(high - low), axis=1)) * (1.0 + 1e-12)
             self.log_optimism[rows] = np.minimum(log_bound, self.value[rows] + self.bits * LN2 * radius)
         self.n += batch
+
+
+def _thirds(low: float, high: float, start: float, end: float, scale: float) -> tuple[float, float]:
+    """Return where to cut a side: in thirds, or a tail at the ends of the window, else off two pieces of it."""
+    if math.isinf(low) and math.isinf(high):
+        return start, end
+    if math.isinf(low):
+        first, second = _thirds(-high, math.inf, -end, -start, scale)
+        return -second, -first
+    if math.isfinite(high):
+        third = high / PARTS - low / PARTS
+        return low + third, high - third
+    reach = REACH * max(end - start, scale, low - end)  # pieces grow with the distance from the window
+    first = start if low < start else low + reach
+    return first, end if low < end and end > first else low + 4.0 * reach
 
 
 @dataclass(eq=False)

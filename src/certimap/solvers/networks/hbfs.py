@@ -168,8 +168,8 @@ class HybridBestFirst(Solver, name="hbfs", needs=(MpePosterior,), family="search
         if state.is_asked or state.done or context.work < OUTSIDE_FROM or not self.outside_share or not is_whole:
             return
         state.is_asked = True
-        if control.deadline is None or root.will_eliminate(context):
-            return
+        if control.deadline is None or all(context.fits(p.plan) for p in root.parts if not p.is_done):
+            return  # what is open is going to be eliminated, should its search take long
         problem = state.posterior.problem
         seconds = self.outside_share * control.seconds_left
         found = toulbar2.run_process(problem, seconds, control.memory_limit // 2, control)

@@ -449,10 +449,6 @@ class Reduction:
         if waiting:
             max(waiting, key=lambda p: (p.value <= FLOOR, p.bound - p.value)).advance(context)
 
-    def will_eliminate(self, context: Context) -> bool:
-        """Whether what is open is going to be eliminated, should the search of it take long."""
-        return all(context.fits(p.plan) for p in self.parts if not p.is_done)
-
     @property
     def n_entries_left(self) -> float:
         """Table entries over all products if what is open were eliminated."""

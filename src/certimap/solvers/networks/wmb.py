@@ -70,10 +70,8 @@ class WeightedMiniBuckets(WholeSpaceSolver, name="wmb", needs=(NetworkPosterior,
         needed = tree_bytes(problem, split(problem, nuisance_first(problem), limit(problem.sizes)))
         if needed <= posterior.control.memory_limit:
             return None
-        return (
-            f"solver 'bucket_elimination' would need 2^{math.log2(needed):.1f} bytes for the tables of this "
-            "query; use solver='auto' or 'wmb', or raise max_memory"
-        )
+        size = f"2^{math.log2(needed):.1f} bytes for its tables"
+        return f"solver 'bucket_elimination' would need {size}; use solver='auto' or 'wmb', or raise max_memory"
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> MiniBucketState:
         return MiniBucketState(posterior, PassClock(control), self._tree(posterior, 0, control))
