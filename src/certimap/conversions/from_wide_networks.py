@@ -28,7 +28,6 @@ from certimap.networks.mpe_posterior import (
     MAX_SUMMED,
     WORK_PER_TABLE,
     EliminationPosterior,
-    Function,
     MpePosterior,
     functions_of,
     maximised,
@@ -61,7 +60,7 @@ def _prepared(case: Case[Network]) -> Prepared:
 
 
 @once
-def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
+def _posed(case: Case[Network]) -> tuple[Prepared, list[Chosen]]:
     """Return the query's problem, which also maximises functions of the query, and these functions."""
     prepared = _prepared(case)
     functions = functions_of(prepared.problem)

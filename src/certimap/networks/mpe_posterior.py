@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,27 +19,19 @@ from certimap.networks.conditional import relative_to
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import Prepared, Problem, QueryStates, is_hard, rounding_at, value_at
 from certimap.networks.reduction import touching
-from certimap.networks.simplify import impossible
+from certimap.networks.simplify import Chosen, impossible
 from certimap.networks.sum_pass import Total
 from certimap.networks.support import likely_states
 
 
-class Function(NamedTuple):
-    """A variable that others determine: its only possible state, given the states of the scope."""
-
-    variable: int
-    scope: tuple[int, ...]
-    states: Ints
-
-
-def functions_of(problem: Problem) -> list[Function]:
+def functions_of(problem: Problem) -> list[Chosen]:
     """Return the nuisance variables that the query determines, each after the ones in its scope.
 
     A table determines the one variable of it that is not yet known where it leaves one of its states, at most, to
     any states of the others. Cost: one pass over tables with zeros.
     """
     known = set(problem.query)
-    found: list[Function] = []
+    found: list[Chosen] = []
     bearing = [t for t in problem.tables if not known.issuperset(t.scope) and bool(is_hard(t.log_values).any())]
     n_unknown = [len(set(t.scope) - known) for t in bearing]
     near = touching(t.scope for t in bearing)
@@ -53,7 +44,7 @@ def functions_of(problem: Problem) -> list[Function]:
         v, axis = unknown[0], scope.index(unknown[0])
         if (~is_hard(values)).sum(axis=axis).max() > 1:
             continue
-        found.append(Function(v, tuple(u for u in scope if u != v), values.argmax(axis=axis)))
+        found.append(Chosen(v, tuple(u for u in scope if u != v), values.argmax(axis=axis)))
         known.add(v)
         for k in near[v]:
             n_unknown[k] -= 1
@@ -62,13 +53,13 @@ def functions_of(problem: Problem) -> list[Function]:
     return found
 
 
-def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
+def maximised(problem: Problem, functions: Sequence[Chosen]) -> Problem:
     """Return a problem that also maximises over determined variables: their sums have one term."""
     return replace(problem, query=problem.query | {f.variable for f in functions})
 
 
 def with_functions(
-    functions: Sequence[Function], points: Ints, variables: Sequence[int]
+    functions: Sequence[Chosen], points: Ints, variables: Sequence[int]
 ) -> tuple[Ints, list[int]]:
     """Append determined variables' states to points of open query variables (batch, n); return all variables."""
     column = {v: points[:, k] for k, v in enumerate(variables)}
@@ -95,7 +86,7 @@ class MpePosterior:
 
     def __init__(
         self, query: Query, prepared: Prepared, log_evidence: float | None = None, workers: int | None = None,
-        functions: Sequence[Function] = (),
+        functions: Sequence[Chosen] = (),
     ) -> None:  # fmt: skip
         problem, self.workers = prepared.problem, workers or default_workers()
         if problem.nuisance:
@@ -160,7 +151,7 @@ class EliminationPosterior(MpePosterior):
 
     def __init__(
         self, query: Query, prepared: Prepared, order: EliminationPlan, total: Total,
-        make_tree: Callable[[], BoxPosterior], workers: int | None = None, functions: Sequence[Function] = (),
+        make_tree: Callable[[], BoxPosterior], workers: int | None = None, functions: Sequence[Chosen] = (),
     ) -> None:  # fmt: skip
         problem, log_evidence = relative_to(prepared.problem, total), total.log_value
         super().__init__(query, replace(prepared, problem=problem), log_evidence, workers, functions)

@@ -35,7 +35,7 @@ DOING = "reducing a network exactly"
 
 
 class Chosen(NamedTuple):
-    """A variable that was maximised away: its best state given the states of its scope."""
+    """A variable and its best, or only, state given the states of its scope."""
 
     variable: int
     scope: tuple[int, ...]
