@@ -18,9 +18,9 @@ from certimap.circuits import walks
 from certimap.circuits.circuit import NodeKind
 from certimap.circuits.evaluator import probe_arrays
 from certimap.circuits.kernels.arrays import ProbeArrays
-from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
+from certimap.circuits.kernels.caps import LEAF, SHRUNK, Trace, scopes, solve_caps
 from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, slopes_for
-from certimap.circuits.kernels.probe import CapTable, Pool, climb_rows, probe_rows
+from certimap.circuits.kernels.probe import CapTable, Pool, assemble, climb_rows, probe_rows
 from certimap.circuits.kernels.real import DENSITY, FIRST, LOG_NORM, answers, peaks_in
 from certimap.circuits.kernels.statistics import count_roundings
 from certimap.circuits.plan import Plan
@@ -388,39 +388,38 @@ class Caps:
         Entries are in preorder: the splitting variable of a box, -1 for none, -2 for dropped columns. Each -2 has
         the remaining columns of the node's scope, as bits, highest bit first, padded to whole bytes.
         """
-        roots = self._trace.roots
-        searched = (roots >= 0) & (self._trace.kinds[np.maximum(roots, 0)] != LEAF) if len(roots) else roots > 0
-        kinds, used = np.empty(int(self._trace.used[0]), np.int32), np.zeros(2, np.int64)
-        kept = np.zeros(int(self._trace.used[1]), np.uint8)
-        write_traces(self.view.arrays, self.table, self._trace, kinds, kept, used)
-        return self.table.targets[searched], kinds[: used[0]], kept[: used[1]]
+        trace, widths, nodes = self._trace, np.diff(self.view.arrays.offsets), list[int]()
+        kinds, kept = list[int](), [np.empty(0, np.uint8)]
+        for row, root in enumerate(trace.roots.tolist()):
+            if root < 0 or trace.kinds[root] == LEAF:
+                continue
+            nodes.append(int(self.table.targets[row]))
+            scope = self.table.scope_vars[self.table.scope_ptr[row] : self.table.scope_ptr[row + 1]]
+            size, stack = int(widths[scope].sum()), [root]
+            while stack:
+                entry = stack.pop()
+                kinds.append(kind := int(trace.kinds[entry]))
+                if kind == SHRUNK:
+                    kept.append(np.packbits(trace.kept[trace.kept_at[entry] : trace.kept_at[entry] + size]))
+                if kind != LEAF:
+                    first = int(trace.below[entry])
+                    stack += reversed(range(first, first + int(trace.n_below[entry])))
+        return np.array(nodes, np.int64), np.array(kinds, np.int32), np.concatenate(kept)
 
     def best_point(self) -> Points | None:
         """Return the root's best point, assembled from best points below it, shape (1, n); or None."""
-        arrays, table = self.view.arrays, self.table
-        point = np.full(len(self.view.domain), np.nan)
-        stack = [self.view.n_nodes - 1]
-        while stack:
-            i = stack.pop()
-            row = int(table.slot[i])
-            if row >= 0:
-                if table.values[row] == -math.inf:
-                    return None
-                places = slice(table.scope_ptr[row], table.scope_ptr[row + 1])
-                point[table.scope_vars[places]] = table.best[places]
-                continue
-            for leaf in range(arrays.leaf_ptr[i], arrays.leaf_ptr[i + 1]):
-                v, start = int(arrays.leaf_var[leaf]), int(arrays.leaf_start[leaf])
-                k = int(arrays.n_states[v])
-                if k:
-                    point[v] = float(np.argmax(arrays.log_tables[start : start + k]))
-                else:
-                    given = arrays.functions, arrays.tables, np.array([start])
-                    point[v] = peaks_in(*given, self.view.low[v], self.view.high[v])[0]
-            stack.extend(arrays.children[arrays.child_ptr[i] : arrays.child_ptr[i + 1]].tolist())
-        if np.any(np.isnan(point)):
+        arrays, table, root = self.view.arrays, self.table, self.view.n_nodes - 1
+        tops = (
+            [root]
+            if table.slot[root] >= 0
+            else arrays.children[arrays.child_ptr[root] : arrays.child_ptr[root + 1]]
+        )
+        rows = table.slot[tops]
+        if np.any(table.values[rows[rows >= 0]] == -math.inf):
             return None
-        return point[None].astype(self.view.domain.point_dtype)
+        pool = make_pool(self.view)
+        assemble(arrays, root, table, self.view.low, self.view.high, pool)
+        return pool.trial[None].astype(self.view.domain.point_dtype)
 
     @property
     def n_bytes(self) -> int:

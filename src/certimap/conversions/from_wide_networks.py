@@ -41,7 +41,7 @@ from certimap.networks.posterior import (
     log_largest_joint,
 )
 from certimap.networks.problem import Prepared, prepared_of, problem_of
-from certimap.networks.simplify import sum_out
+from certimap.networks.simplify import Chosen, sum_out
 from certimap.networks.streamed import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
 from certimap.networks.sum_pass import Total

@@ -58,9 +58,7 @@ def maximised(problem: Problem, functions: Sequence[Chosen]) -> Problem:
     return replace(problem, query=problem.query | {f.variable for f in functions})
 
 
-def with_functions(
-    functions: Sequence[Chosen], points: Ints, variables: Sequence[int]
-) -> tuple[Ints, list[int]]:
+def with_functions(functions: Sequence[Chosen], points: Ints, variables: Sequence[int]) -> tuple[Ints, list[int]]:
     """Append determined variables' states to points of open query variables (batch, n); return all variables."""
     column = {v: points[:, k] for k, v in enumerate(variables)}
     for v, scope, states in functions:

@@ -337,41 +337,6 @@ def solve_caps(
 
 
 @jit()
-def write_traces(plan: ProbeArrays, table: CapTable, trace: Trace, kinds: Ints32, kept: Bytes, used: Ints) -> None:
-    """Write the trace of every row with a split or shrunk box, in preorder, columns as bits, highest bit first.
-
-    `used` gets the numbers of entries and bytes.
-    """
-    stack = np.empty(len(trace.kinds), np.int64)
-    n_entries, n_bytes = 0, 0
-    for row in range(len(table.targets)):
-        if trace.roots[row] < 0 or trace.kinds[trace.roots[row]] == LEAF:
-            continue
-        variables = table.scope_vars[table.scope_ptr[row] : table.scope_ptr[row + 1]]
-        size = 0
-        for v in variables:
-            size += plan.offsets[v + 1] - plan.offsets[v]
-        stack[0] = trace.roots[row]
-        depth = 1
-        while depth:
-            depth -= 1
-            entry = stack[depth]
-            kind = trace.kinds[entry]
-            kinds[n_entries] = kind
-            n_entries += 1
-            if kind == SHRUNK:
-                at = trace.kept_at[entry]
-                for k in range(size):
-                    kept[n_bytes + k // 8] |= trace.kept[at + k] << (7 - k % 8)
-                n_bytes += (size + 7) // 8
-            if kind != LEAF:
-                for k in range(trace.n_below[entry] - 1, -1, -1):
-                    stack[depth] = trace.below[entry] + k
-                    depth += 1
-    used[0], used[1] = n_entries, n_bytes
-
-
-@jit()
 def scopes(plan: ProbeArrays, bits: Words) -> None:
     """Set bit v of row i if node i's scope contains variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
     one = np.uint64(1)

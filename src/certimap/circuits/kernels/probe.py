@@ -430,7 +430,7 @@ def propose(
     return moves, best_v, best_state
 
 
-@jit_part
+@jit()
 def assemble(plan: ProbeArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
     """Write a product's best point, assembled from leaves' modes and best points below, to `pool.trial`."""
     depth = 1
