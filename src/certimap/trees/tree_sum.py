@@ -90,7 +90,9 @@ class TreeSum:
         kernels.bound_messages(tree, mask, room.tops)
         kernels.bound_states(tree, mask, scale, -math.inf, room, each)
         ceiling = scale * float(room.tops[root, 0])
-        kernels.best_states(tree, variable, each, point)
+        starts, sizes = self.domain.offsets[:-1], self.domain.n_states
+        best = np.flatnonzero(each == np.repeat(np.maximum.reduceat(each, starts), sizes))
+        point[:] = best[np.searchsorted(best, starts)] - starts  # the first of the best states
         floor = self._value(t, point, scale, room)
         floor -= min(MOST_MARGIN, MARGIN * max(floor, 1.0 / len(self.trees)))
         kernels.bound_messages(tree, mask, room.tops)

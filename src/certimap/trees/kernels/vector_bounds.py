@@ -297,20 +297,6 @@ def eliminate(t: RegionArrays, mask: Flags, scale: float, floor: float, room: Ve
 
 
 @jit()
-def best_states(t: RegionArrays, variable: Ints, each: Floats, point: Ints16) -> None:
-    """Write the state of the largest bound for each variable."""
-    for r in range(len(t.own_states)):
-        first = t.column[r]
-        if first < 0:
-            continue
-        best = 0
-        for v in range(t.own_states[r]):
-            if each[first + v] > each[first + best]:
-                best = v
-        point[variable[r]] = best
-
-
-@jit()
 def decode(t: RegionArrays, variable: Ints, row: int, room: VectorRoom, point: Ints16) -> None:
     """Write the assignment of a row of the root's set; for merged rows, of the best one."""
     root = len(t.own_states) - 1
