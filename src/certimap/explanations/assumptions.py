@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from certimap.ask.inference import log_evidence
 from certimap.ask.information import decided, like
 from certimap.core.arguments import keywords_hinted
-from certimap.core.domain import Categorical, Label
+from certimap.core.domain import Label
 from certimap.core.query import names_of
 from certimap.core.result import CertificateKind
 from certimap.decisions.policy import Policy
 from certimap.errors import QueryError
-from certimap.explanations.questions import CLOSE, EDGE, MAX_STEPS, TableEntry, Tolerance
+from certimap.explanations.questions import CLOSE, EDGE, MAX_STEPS, End, TableEntry, Tolerance, tolerance
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
@@ -42,56 +43,50 @@ def strength_of_assumptions(
     if policy.certificate.kind is not CertificateKind.EXACT:
         raise QueryError("the policy is not proved best; strength_of_assumptions expected the certificate exact")
     names = model.domain.names if variables is None else names_of(variables, "variables", QueryError)
-    wanted, found = {model.domain.index(name) for name in names}, list[Tolerance]()
-    for factor in (f for f in model.cpts if f.scope[-1] in wanted):
-        own = [v for i in factor.scope if isinstance(v := model.domain.variables[i], Categorical)]
-        for *row, state in np.ndindex(*factor.shape):
-            if not EDGE < (now := float(factor.table[(*row, state)])) < 1.0 - EDGE or (
-                state == 1 and own[-1].n_states == 2
-            ):
-                continue
-            moving = _Moving(policy, TableEntry(factor.scope[-1], tuple(row), state), time_limit)
-            given = {v.name: v.states[k] for v, k in zip(own, row, strict=False)}
-            (low, below, kind), (high, above, other) = moving.side(EDGE), moving.side(1.0 - EDGE)
-            kind = kind if kind == other else CertificateKind.NONE
-            ends = 0.0 if below is None else low, 1.0 if above is None else high
-            found.append(Tolerance(own[-1].name, given, own[-1].states[state], now, *ends, (below, above), kind))
+    rest = [name for name in names if model.domain[name] and name not in model.decisions]
+    joint = BayesianNetwork(model.domain, [*model.cpts, *_rules(policy)], model.hidden)
+    moving, found = _Moving(policy, joint, time_limit), list[Tolerance]()
+    for factor in (joint.factors[model.domain.index(name)] for name in rest):
+        is_moved = (factor.table > EDGE) & (factor.table < 1.0 - EDGE)
+        if factor.shape[-1] == 2:
+            is_moved[..., 1] = False  # moves with the other
+        for *row, state in np.argwhere(is_moved).tolist():
+            found.append(tolerance(joint, TableEntry(factor.scope[-1], tuple(row), state), moving.side))
     return sorted(found, key=lambda t: min(t.value - t.low, t.high - t.value))
 
 
+@dataclass(frozen=True)
 class _Moving:
-    """A policy in a network of which one entry moves."""
+    """A policy in a network of which one entry moves, and the network in which decisions follow the policy."""
 
-    def __init__(self, policy: Policy, entry: TableEntry, time_limit: float | None) -> None:
-        self.policy, self.entry, self.time_limit, self.model = policy, entry, time_limit, policy.network
-        self.joint = BayesianNetwork(self.model.domain, [*self.model.cpts, *_rules(policy)], self.model.hidden)
+    policy: Policy
+    joint: BayesianNetwork
+    time_limit: float | None
 
-    def best(self, theta: float, policy: Policy | None = None) -> Policy:
-        """Return the best policy where the entry is theta; or the given one, for its expected utility."""
-        decisions = {self.model.domain.index(name) for name in self.model.decisions}
-        moved = self.entry.moved(self.joint, theta).factors
-        cpts = [*(f for f in moved if f.scope[-1] not in decisions), *(_rules(policy) if policy else ())]
-        made = like(self.model, cpts, {} if policy else self.model.decisions)
+    def best(self, entry: TableEntry, theta: float, policy: Policy | None = None) -> Policy:
+        """Return the best policy where an entry is theta; or the given one, for its expected utility."""
+        model, factors = self.policy.network, entry.moved(self.joint, theta).factors
+        moved = [factors[f.scope[-1]] for f in model.cpts]
+        made = like(model, [*moved, *_rules(policy)], {}) if policy else like(model, moved, model.decisions)
         return decided(made, self.policy.evidence, None if policy else self.time_limit)
 
-    def side(self, far: float) -> tuple[float, dict[str, Label] | None, CertificateKind]:
+    def side(self, entry: TableEntry, far: float) -> End:
         """Return where another policy overtakes, {} for a rival if there is one, and what is proved."""
-        start, theta, rival = self.entry.value(self.joint), far, None
-        chances, evidence = [1.0, 1.0], self.policy.evidence
-        if evidence:
-            chances = [math.exp(log_evidence(self.entry.moved(self.joint, t), evidence)) for t in (start, far)]
+        start, theta, rival = entry.value(self.joint), far, None
+        networks = [entry.moved(self.joint, t) for t in (start, far)]
+        chances = [math.exp(log_evidence(network, self.policy.evidence)) for network in networks]
 
         def line(policy: Policy) -> list[float]:
-            """Return the expected utility times p(evidence) at both ends."""
-            return [p * self.best(t, policy).expected_utility for p, t in zip(chances, (start, far), strict=True)]
+            ends = zip(chances, (start, far), strict=True)
+            return [p * self.best(entry, t, policy).expected_utility for p, t in ends]
 
         def at(ends: Sequence[float]) -> float:
             share = (theta - start) / (far - start)
             return (1.0 - share) * ends[0] + share * ends[1]
 
-        own, close = line(self.policy), CLOSE * sum(float(np.ptp(u.values)) for u in self.model.utilities)
+        own, close = line(self.policy), CLOSE * sum(float(np.ptp(u.values)) for u in self.policy.network.utilities)
         for _ in range(MAX_STEPS):
-            best, chance = self.best(theta), at(chances)
+            best, chance = self.best(entry, theta), at(chances)
             if best.upper_bound * chance <= at(own) + close * chance:
                 return theta, rival, CertificateKind.EXACT
             other = line(best)
@@ -106,11 +101,10 @@ def _rules(policy: Policy) -> list[Factor]:
     """Return what a policy does as conditional tables; an observed decision is made at random."""
     domain, rules = policy.network.domain, list[Factor]()
     for name in policy.network.decisions:
-        own, table = domain.index(name), policy.tables.get(name)
-        n_options = int(domain.n_states[own])
-        scope = [] if table is None else [domain.index(v.name) for v in table.known]
-        chosen = (
-            np.full(n_options, 1.0 / n_options) if table is None else np.eye(n_options)[table.values.argmax(-1)]
-        )
-        rules.append(Factor([*scope, own], chosen))
+        own, n = domain.index(name), int(domain.n_states[domain.index(name)])
+        if (table := policy.tables.get(name)) is None:
+            rules.append(Factor([own], np.full(n, 1.0 / n)))
+        else:
+            scope = [*(domain.index(v.name) for v in table.known), own]
+            rules.append(Factor(scope, np.eye(n)[table.values.argmax(axis=-1)]))
     return rules

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -177,6 +177,11 @@ N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
 MAX_STEPS = 50  # lines tried per side; every step crosses closer in, so a handful suffices
 
 
+End = tuple[
+    float, dict[str, Label] | None, CertificateKind
+]  # of a range: where, the rival beyond it, and what is proved
+
+
 @dataclass(frozen=True)
 class Asking:
     """Asks MAP queries about one model, or a variant of it, with one request and seed."""
@@ -251,18 +256,7 @@ class Sensitivity:
         scored.sort(key=lambda pair: -pair[0])
         return [entry for score, entry in scored[:n] if score > 0.0]
 
-    def tolerance(self, entry: TableEntry) -> Tolerance:
-        """Return an entry's range."""
-        variables = self.network.domain.variables
-        parents = [variables[p] for p in self.network.parents[entry.variable]]
-        given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
-        (low, below, kind_low), (high, above, kind_high) = (self._side(entry, far) for far in (EDGE, 1.0 - EDGE))
-        kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
-        ends = 0.0 if below is None else low, 1.0 if above is None else high
-        variable, value = variables[entry.variable], entry.value(self.network)
-        return Tolerance(variable.name, given, _states(variable)[entry.state], value, *ends, (below, above), kind)
-
-    def _side(self, entry: TableEntry, far: float) -> tuple[float, dict[str, Label] | None, CertificateKind]:
+    def side(self, entry: TableEntry, far: float) -> End:
         """Return where a rival overtakes the answer on one side, the rival's changes, and the last certificate."""
         start, theta = entry.value(self.network), far
         rival: dict[str, Label] | None = None
@@ -282,6 +276,18 @@ class Sensitivity:
             theta = start + (far - start) * _crossing(own, other)
         changes = None if rival is None else {k: v for k, v in rival.items() if self.answer[k] != v}
         return theta, changes, kind
+
+
+def tolerance(network: BayesianNetwork, entry: TableEntry, side: Callable[[TableEntry, float], End]) -> Tolerance:
+    """Return an entry's range, given what finds an end of it."""
+    variables = network.domain.variables
+    parents = [variables[p] for p in network.parents[entry.variable]]
+    given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
+    (low, below, kind_low), (high, above, kind_high) = (side(entry, far) for far in (EDGE, 1.0 - EDGE))
+    kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
+    ends = 0.0 if below is None else low, 1.0 if above is None else high
+    variable, value = variables[entry.variable], entry.value(network)
+    return Tolerance(variable.name, given, _states(variable)[entry.state], value, *ends, (below, above), kind)
 
 
 def _chances(network: BayesianNetwork, evidence: Evidence) -> list[Floats]:
@@ -399,7 +405,7 @@ def explain(
         free = lead.nats if lead.kind is CertificateKind.EXACT else 0.0
         now = _log_joint(source, given, answer.assignment)
         moving = Sensitivity(ask, source, given, answer.assignment, now)
-        found = [moving.tolerance(entry) for entry in moving.telling(lead, n_entries)]
+        found = [tolerance(source, entry, moving.side) for entry in moving.telling(lead, n_entries)]
         found.sort(key=lambda t: min(t.value - t.low, t.high - t.value))  # the tightest first
     kept = [s for s in changed if s.changes]
     gone = None if asked_for is None or asked_for.assignment == answer.assignment else asked_for.assignment
