@@ -43,5 +43,6 @@ def decide(
         if not 0.0 <= check_number(name, value, "a number that is not negative", QueryError) < math.inf:
             raise QueryError(f"{name} is {value}; expected a number that is not negative")
     control = Control.starting_now(time_limit, max_memory=max_memory)
-    with interruptible(control), control.atomically():
+    with interruptible(control):
+        control.busy = True  # the search asks for Ctrl-C itself
         return search_policy(model, evidence, epsilon, tolerance, control, progress or (lambda moment: None))

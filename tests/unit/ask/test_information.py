@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
+from certimap.ask import information
 
 
 def random_network(seed, n=5):
@@ -144,3 +146,40 @@ def test_the_oil_wildcatter(monkeypatch):
     first = cm.strength_of_assumptions(policy, "Oil")[0]
     assert (first.state, first.given) == ("dry", {})
     assert str(first) == "P(Oil=dry) = 0.5 in [0.4576, 0.6769] (proved: exact)"
+
+
+def limited_chain(n):
+    """Return a chain of states that decisions of limited memory move."""
+    rng = np.random.default_rng(0)
+    v, d = [f"v{k}" for k in range(n)], [f"d{k}" for k in range(n)]
+    parents = {v[0]: []} | {v[k]: [v[k - 1], d[k - 1]] for k in range(1, n)}
+    tables = {name: rng.dirichlet(np.ones(2), [2] * len(own)) for name, own in parents.items()}
+    utilities = {f"u{k}": ([v[k], d[k], d[k - 1]], rng.normal(size=(2, 2, 2))) for k in range(1, n)}
+    seen = {name: [v[k]] for k, name in enumerate(d)}
+    return cm.DecisionNetwork.from_cpts({key: [0, 1] for key in [*v, *d]}, parents, tables, seen, utilities, True)
+
+
+def test_ctrl_c_ends_one_search_with_its_bounds_and_many_searches_at_once(monkeypatch):
+    network = limited_chain(8)
+    whole, moments = cm.decide(network), []
+
+    def interrupt(moment):
+        moments.append(moment)
+        signal.raise_signal(signal.SIGINT)
+
+    found = cm.decide(network, progress=interrupt)
+    assert len(moments) == 1
+    assert found.status == "interrupted"
+    assert found.expected_utility <= whole.upper_bound
+    assert found.upper_bound > whole.upper_bound
+    monkeypatch.setattr(information, "decide", lambda *_, **__: found)
+    with pytest.raises(KeyboardInterrupt):
+        cm.value_of_information(network, "d3")
+
+
+def test_the_worth_has_two_sides_where_a_search_is_cut_short():
+    network = limited_chain(6)
+    (worth,) = cm.value_of_information(network, "d5", "v2").values()
+    (rough,) = cm.value_of_information(network, "d5", "v2", time_limit=0.0).values()
+    assert rough.low <= worth.low <= worth.high <= rough.high
+    assert rough.low < rough.high
