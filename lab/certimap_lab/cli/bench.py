@@ -273,6 +273,7 @@ for _command in (
     checks.hostile,
     checks.heuristics,
     checks.truth,
+    checks.decisions,
     checks.fuzz,
     proofs.proofs,
     theory.theory,

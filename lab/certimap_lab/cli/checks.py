@@ -225,6 +225,18 @@ def truth(
         raise typer.Exit(1)
 
 
+def decisions(
+    diagrams: Annotated[int, typer.Option(help="How many diagrams.")] = 2_000,
+    seed: Annotated[int, typer.Option(help="Seed of the diagrams.")] = 0,
+) -> None:
+    """Decide on small diagrams, searched in three ways, and count false claims against every policy."""
+    from certimap_lab.volume.decisions import count_false
+
+    found = count_false(diagrams, seed, typer.echo)
+    typer.echo(", ".join(f"{count:,} {name}" for name, count in found.items()))
+    raise typer.Exit(1 if found["false claims"] else 0)
+
+
 def fuzz(
     inputs: Annotated[int, typer.Option(help="Mutated files of each format.")] = 10_000,
     format: Annotated[str, typer.Option(help="Names of formats, or 'all'.")] = "all",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from certimap.ask.decide import decide
 from certimap.core.arrays import Ints
 from certimap.core.domain import Categorical, Label
+from certimap.decisions import search
 from certimap.decisions.network import DecisionNetwork
 from certimap.decisions.policy import Policy
 from certimap.errors import ImpossibleEvidence
@@ -149,6 +153,33 @@ def _enumerated(network: DecisionNetwork, evidence: dict[str, Any]) -> DecisionC
     return DecisionCase(
         network, evidence, values.sum(axis=1).reshape([len(t) for t in tables]), int(total.sum()), open_
     )
+
+
+def searched_in_steps(most_listed: float = search.LISTED) -> AbstractContextManager[object]:
+    """Have small diagrams searched as large ones are: by plans of several sizes, split tables, and branching.
+
+    `most_listed`: entries of tables up to which policies are searched; with less, decisions forget.
+    """
+    limits: dict[str, Any] = {"LIMITS": (0.0, 1.0, 2.0, 4.0), "SPLITS": (math.inf, 3.0), "LISTED": most_listed}
+    return patch.multiple(search, DIRECT=0.0, **limits)
+
+
+def count_false(number: int, seed: int, say: Callable[[str], object]) -> Counter[str]:
+    """Judge diagrams, each searched as small ones, as large ones, and with less memory; count false claims."""
+    found = Counter[str]()
+    for k in range(number):
+        case = random_decisions(np.random.default_rng([seed, k]))
+        found["limited memory" if case.network.limited_memory else "perfect recall"] += 1
+        found["impossible evidence"] += case.total == 0
+        found["policies"] += case.values.size
+        said = list(judge_decisions(case))
+        for most_listed in (search.LISTED, 1.0):
+            with searched_in_steps(most_listed):
+                said += judge_decisions(case, epsilon=0.0)
+        found["false claims"] += len(said)
+        for text in said:
+            say(f"diagram {k}: {text}")
+    return found
 
 
 def judge_decisions(case: DecisionCase, **settings: Any) -> Iterator[str]:

@@ -41,14 +41,9 @@ class OptionValues(NamedTuple):
 
 
 def order_of(
-    diagram: Diagram,
-    scopes: Sequence[Collection[int]],
-    sees: Known,
-    after: Mapping[int, set[int]],
-    limit: float,
-    row: int,
+    diagram: Diagram, scopes: Sequence[Collection[int]], sees: Known, limit: float, row: int
 ) -> dict[int, set[int]]:
-    """Return a greedy order: decisions, each once all `after` it are summed, with all that may be known then.
+    """Return a greedy order: decisions, each after all that it causes, with all that may be known when it is made.
 
     A hidden variable is summed before the decisions that do not see it if its clique has at most 2^`limit` joint
     states, and else seen by some. `row`: of random numbers that cliques are misjudged by; 0 misjudges none.
@@ -62,7 +57,7 @@ def order_of(
     cliques = [set(s) & left for s in scopes] + [{v, *diagram.parents[v]} & left for v in needed if v not in sees]
     near = {v: {v}.union(*(s for s in cliques if v in s)) for v in left}
     noise = NOISE * np.random.default_rng(row).random(max(left, default=0) + 1) * bool(row)
-    below = {d: after[d] & left - {d} for d in sees if d in left}
+    below = {d: diagram.below(d) & left - {d} for d in sees if d in left}
     weight = {v: diagram.log2(near[v]) + float(noise[v]) for v in left}
     found = dict[int, set[int]]()
     while left:

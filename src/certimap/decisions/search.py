@@ -88,7 +88,6 @@ class PolicySearch:
         self._is_enough, self._scopes = is_enough, [w.scope for w in worths]
         self.lower, self.upper = 0.0, math.fsum(float(w.values.max()) for w in worths) * (1.0 + 4.0 * ULP)
         self.tables = dict[int, OptionValues]()
-        self._known, self._after = {d: set(diagram.parents[d]) for d in own}, {d: diagram.below(d) for d in own}
         self._prune()
         self._sees = {d: diagram.parents[d] for d in own}
         self._is_listed = math.fsum(2.0 ** diagram.log2((*s, d)) for d, s in self._sees.items()) <= LISTED
@@ -127,17 +126,21 @@ class PolicySearch:
 
     def _order(self, limit: float, row: int) -> dict[int, set[int]]:
         self._control.check("planning sums")
-        after = {d: self._after[d] if limit == math.inf else self._diagram.below(d) for d in self._sees}
-        return order_of(self._diagram, self._scopes, self._sees, after, limit, row)
+        return order_of(self._diagram, self._scopes, self._sees, limit, row)
 
     def _whole_plan(self) -> tuple[InductionPlan, bool]:
-        """Return the cheapest plan that sums hidden variables first, and whether it is exact."""
-        orders = [self._order(math.inf, row) for row in range(ROWS)]
-        plans = [planned(self._diagram, self._scopes, order, {}) for order in orders]
-        exact = [p for p in plans if all(self._known[d].issuperset(scope) for d, scope, _ in p.stages)]
-        if not exact and self._listed:
-            plans = [planned(self._diagram, self._scopes, order, self._listed) for order in orders]
-        return min(exact or plans, key=lambda p: p.n_entries), bool(exact)
+        """Return a plan without a limit of its cost, and whether it is exact.
+
+        It is where each decision, later ones first, can be solved by what it sees, whatever open ones do (soluble
+        diagrams: Lauritzen and Nilsson 2001; strategic relevance: Koller and Milch 2003).
+        """
+        plan = planned(self._diagram, self._scopes, dict(reversed(self._sees.items())), {})
+        stages = [sums for _, _, some in plan.stages for _, sums in some]
+        if all(self._sees.keys().isdisjoint(sums.nodes) for sums in (*stages, *(sums for _, sums in plan.last))):
+            return plan, True
+        orders = (self._order(math.inf, row) for row in range(ROWS))
+        plans = [planned(self._diagram, self._scopes, order, self._listed) for order in orders]
+        return min(plans, key=lambda p: p.n_entries), False
 
     def _smaller_plans(self, whole: InductionPlan, is_exact: bool) -> Iterator[InductionPlan]:
         """Yield plans that cost less than the whole, cheap ones first, in which decisions see more."""
