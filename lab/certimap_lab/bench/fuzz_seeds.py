@@ -113,6 +113,18 @@ XBN = b"""<ANALYSISNOTEBOOK><BNMODEL><VARIABLES><VAR NAME="A" TYPE="discrete"><S
 .2 .8
 </DPI></DPIS></DIST></DISTRIBUTIONS></BNMODEL></ANALYSISNOTEBOOK>
 """
+HMM = b"""HMMER3/f [3.1b2]
+LENG  1
+HMM  A  C
+     m->m m->i m->d i->m i->i d->m d->d
+ COMPO .69315 .69315
+  .69315 .69315
+  .35667 1.60944 2.30259 .69315 .69315 0.0 *
+ 1 .22314 1.60944 1 a - - -
+  .69315 .69315
+  .10536 2.30259 * .10536 2.30259 0.0 *
+//
+"""
 FG = b"2 # c\n\n1\n4\n2\n2\n0 .3\n1 1e-400\n\n2\n0 4\n3 2\n3\n0 1\n3 2.5\n5 .7\n"
 WCSP = b"toy 3 3 4 100\n2 3 2\n-2 0 1 100 2\n0 0 12\n1 2 7\n2 2 1 0 1\n1 1 5\n1 0 3 0\n0 4 0\n"
 SHARED = b"n 3 2 2 9 2 2 2 -2 0 1 0 2 0 0 9 1 1 9 2 1 2 0 -1"
@@ -203,6 +215,7 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "xmlbif": (XMLBIF, XMLBIF_ID),
     "pgmx": (PGMX, PGMX_ID),
     "xbn": (XBN,),
+    "hmm": (HMM,),
     "fg": (FG,),
     "wcsp": (WCSP, SHARED),
     "cfn": (CFN,),

@@ -1,10 +1,9 @@
 """BIF: Bayesian networks as text (Interchange Format for Bayesian Networks, version 0.15).
 
-Accepted beyond the standard: names and states with almost any character, blanks inside quotes (or
-between commas), table rows in any order labelled by the parents' states, `default` rows, commas or
-blanks between entries. A conditional table given as one `table` follows the standard order: the variable
-itself slowest, its last parent fastest. If only the other order (the variable fastest) adds to 1, that
-order is used.
+Accepted beyond the standard: names and states with almost any character, blanks inside quotes (or between commas),
+table rows in any order labelled by the parents' states, `default` rows, commas or blanks between entries. A
+conditional table given as one `table` follows the standard order: the variable itself slowest, its last parent
+fastest. If only the other order (the variable fastest) adds to 1, that order is used.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -47,25 +48,15 @@ def children_first(
     root: int, children: Callable[[int], Iterable[int]], cycle: Callable[[int, int], ParseError]
 ) -> list[int]:
     """Return the nodes below a root, children before parents; raise `cycle(parent, child)` at a cycle."""
-    found: list[int] = []
-    state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
-    waiting = [root]
+    graph, waiting = dict[int, list[int]](), [root]
     while waiting:
-        node = waiting[-1]
-        if node in state:
-            if state[node] == 1:
-                state[node] = 2
-                found.append(node)
-            waiting.pop()
-            continue
-        below = list(children(node))
-        state[node] = 1
-        for child in below:
-            if state.get(child) == 1:
-                raise cycle(node, child)
-            if child not in state:
-                waiting.append(child)
-    return found
+        if (node := waiting.pop()) not in graph:
+            graph[node] = list(children(node))
+            waiting += graph[node]
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise cycle(error.args[1][1], error.args[1][0]) from None
 
 
 def numbered(sizes: Mapping[int, int], numbers: Iterable[int], boolean: Collection[int] = ()) -> Domain:

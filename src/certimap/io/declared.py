@@ -184,13 +184,11 @@ class Declared:
             turn = slice(None, None, -1 if strongest == 0 else 1)
             by_state = rows.reshape(-1, child.n_states)[:, turn]
             starts = np.concatenate([[0], np.cumsum(sizes)])
-            node = NoisyMax(
-                {
-                    v.name: {v.states[s]: by_state[starts[i] + k].tolist() for k, s in enumerate(places[i])}
-                    for i, v in enumerate(above)
-                },
-                by_state[-1].tolist(),
-            )
+            causes = {
+                v.name: {v.states[s]: by_state[starts[i] + k].tolist() for k, s in enumerate(places[i])}
+                for i, v in enumerate(above)
+            }
+            node = NoisyMax(causes, by_state[-1].tolist())
             self._count(min(MAX_TABLE, math.prod(sizes) * child.n_states) + sum(sizes) * child.n_states**2, line)
             found = expand(node, Categorical(name, child.states[turn]), above)
             return [_turned(piece, name, turn) for piece in found]
@@ -226,13 +224,9 @@ class Declared:
             raise self.fail(f"{cut(name)} has {len(parents)} parents; expected at most {MAX_SCOPE - 1}", line)
 
     def _node(
-        self,
-        name: str,
-        parents: Sequence[str],
-        line: int | None,
-        pieces: Callable[[Categorical, list[Categorical]], Pieces],
-        rows: Rows | None = None,
-    ) -> None:
+        self, name: str, parents: Sequence[str], line: int | None,
+        pieces: Callable[[Categorical, list[Categorical]], Pieces], rows: Rows | None = None,
+    ) -> None:  # fmt: skip
         self.check_head(name, parents, line)
         self._nodes[name] = _Node(tuple(parents), line, pieces, rows or {})
 

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 class Format:
     """One file format.
 
-    - `name`, `holds`: the suffix of its files, without the dot, and a description of their contents.
-    - `reader`, `writer`: for models `reader(path)`, or `reader(path, encoding)` for text, and `writer(model,
-      path)`; the writer is None for a read-only format. The first call loads the module of either.
-    - `writes`: the classes that it can write, each as "module:Class"; empty for any.
-    - `is_text`, `is_weighted`: whether its files have an encoding; whether the reader takes `weights` of literals,
-      which they lack.
+    `name`, `holds`: the suffix of its files, without the dot, and a description of their contents. `reader`,
+    `writer`: for models `reader(path)`, or `reader(path, encoding)` for text, and `writer(model, path)`, or None;
+    the first call loads the module of either. `writes`: the classes that it can write, "module:Class"; empty for
+    any. `is_text`, `is_weighted`: whether its files have an encoding; whether it takes `weights` of literals.
     """
 
     name: str
@@ -77,6 +75,7 @@ FORMATS: dict[str, Format] = table_of(
     _of_networks("dne", "brace_networks", "dne", " (Netica)"),
     _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
     _format("xbn", "Bayesian networks (Microsoft)", "xml_networks:read_xbn"),
+    _format("hmm", "profiles (HMMER 3)", "hmmer:read_hmmer"),
     _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)", True),
     *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)", True) for name in ("xmlbif", "bifxml", "xml")),
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
@@ -128,11 +127,9 @@ def read(
 ) -> Model:
     """Return the model in a file: a network, a circuit or a learned model.
 
-    - `path`: a file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind
-      it.
+    - `path`: a file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind.
     - `format`: one of these names, for a file with another suffix.
-    - `encoding`: encoding of a text format, such as "latin-1"; None means UTF-8, or the encoding of a byte order
-      mark.
+    - `encoding`: of a text format, such as "latin-1"; None means UTF-8, or the encoding of a byte order mark.
     - `weights`: weights of literals for .nnf and .sdd, by number or as a file; None for 1 each.
 
     Raises ParseError for an unknown format, an unreadable file, and a file that violates its format (no file

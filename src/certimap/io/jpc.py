@@ -129,14 +129,9 @@ class _Reader:
         n = self.lines.integers(line, "N", 4, 5)[0]
         log_p = self.lines.log_probability(line, line.words[5], "0")
         log_q = records.log_complement(log_p)
-        return [
-            math.lgamma(n + 1)
-            - math.lgamma(k + 1)
-            - math.lgamma(n - k + 1)
-            + (k * log_p if k else 0.0)
-            + ((n - k) * log_q if n > k else 0.0)
-            for k in range(n + 1)
-        ]
+        ways = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(n + 1))
+        rest = [(k * log_p if k else 0.0, (n - k) * log_q if n > k else 0.0) for k in range(n + 1)]
+        return [way + ones + zeros for way, (ones, zeros) in zip(ways, rest, strict=True)]
 
 
 def _own_node(line: Line) -> OwnNode:

@@ -346,13 +346,9 @@ def _own_diagram_nodes(words: list[str], is_psdd: bool) -> Iterator[OwnNode]:
 
 
 def _diagram_node(
-    lines: NodeLines,
-    line: Line,
-    builder: LogicBuilder,
-    known: dict[int, int],
-    places: dict[int, int],
+    lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, int], places: dict[int, int],
     is_psdd: bool,
-) -> int:
+) -> int:  # fmt: skip
     kind = line.words[0]
     if kind == "L":
         literal = _literal(lines, line)

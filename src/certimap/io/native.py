@@ -59,16 +59,9 @@ def circuit_of_arrays(domain: Domain, arrays: Mapping[str, Array]) -> Circuit:
     whole = ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
     stored, child_ptr, children, param_ptr, leaf_var = (_vector(arrays[k], "iu", "integers") for k in whole)
     names = [str(name) for name in arrays.get("leaf_names", np.zeros(0, str)).tolist()]
-    circuit = Circuit(
-        domain,
-        _with_codes(stored, names),
-        child_ptr.astype(np.int64, copy=False),
-        children.astype(np.int64, copy=False),
-        _floats(arrays["log_weights"]),
-        leaf_var,
-        param_ptr.astype(np.int64, copy=False),
-        _floats(arrays["params"]),
-    )
+    child_ptr, children, param_ptr = (x.astype(np.int64, copy=False) for x in (child_ptr, children, param_ptr))
+    logs, params = (_floats(arrays[key]) for key in ("log_weights", "params"))
+    circuit = Circuit(domain, _with_codes(stored, names), child_ptr, children, logs, leaf_var, param_ptr, params)
     if not _fits(circuit):
         raise ModelError("is a damaged circuit: its arrays do not fit each other")
     for start in range(0, circuit.n_nodes, NODES_TOGETHER):
@@ -215,9 +208,8 @@ def fingerprint(model: Any) -> str:
 def read_native(path: AnyPath) -> Any:
     """Read a model; raises ParseError if the file is damaged or of an unknown kind.
 
-    The arrays of a circuit in a file of 16 MiB or more are mapped into memory, not copied: processes share them,
-    and the system drops their pages when memory is short. Such a file may be replaced, as `write_native` does,
-    but not changed in place while its model is in use.
+    The arrays of a circuit in a file of 16 MiB or more are mapped into memory, not copied. Such a file may be
+    replaced, as `write_native` does, but not changed in place while its model is in use.
     """
     arrays = read_arrays(path)
     try:

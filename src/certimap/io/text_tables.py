@@ -128,14 +128,9 @@ def has_header(path: AnyPath) -> bool:
 
 
 def read_text_table(
-    path: AnyPath,
-    *,
-    header: bool = True,
-    encoding: str | None = None,
-    separator: str | None = None,
-    decimal: str | None = None,
-    missing: Iterable[str] = (),
-) -> TextTable:
+    path: AnyPath, *, header: bool = True, encoding: str | None = None, separator: str | None = None,
+    decimal: str | None = None, missing: Iterable[str] = (),
+) -> TextTable:  # fmt: skip
     """Read a table.
 
     `header`: whether its first row holds the names of the columns. `separator`: one character, or comma,

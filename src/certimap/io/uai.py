@@ -1,17 +1,9 @@
-"""UAI: networks as numbers, and their evidence, query and result files.
+"""UAI: networks as numbers, and their evidence, query and result files (docs/formats.md shows all of them).
 
-An influence diagram begins with ID, or LIMID for limited memory. Beside it, NAME.id has the number of variables
-and their kinds (C or D), the number of functions and theirs (P or U); NAME.pvo has the number of variables, the
-number of blocks, and blocks in the order of elimination: what is never seen; the last decision; what is seen just
-before it; the decision before; and so on.
-
-The last variable of a scope varies fastest. Variables are named by their number; states are 0..K-1.
-Comments are accepted (see `without_comments`).
-
-Some programs write tables in another order without marking it. In BAYES files from pgmpy, and in MARKOV files from
-pyagrum, the first variable of a scope varies fastest; in BAYES files from pyagrum the child does, then its first
-parent. Files from pyagrum are recognised by their comments; files from pgmpy, if tables add to 1 only in this
-order.
+The last variable of a scope varies fastest. Variables are named by their number; states are 0..K-1. Some programs
+write tables in another order without marking it. In BAYES files from pgmpy, and in MARKOV files from pyagrum, the
+first variable of a scope varies fastest; in BAYES files from pyagrum the child does, then its first parent. Files
+from pyagrum are recognised by their comments; files from pgmpy, if tables add to 1 only in this order.
 """
 
 from __future__ import annotations

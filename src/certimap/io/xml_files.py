@@ -88,7 +88,9 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
         raise ParseError(f"is no XML: {error.getMessage()}", path, error.getLineNumber()) from None
     except (SAXException, LookupError, ValueError) as error:
         raise ParseError(f"is no XML: {error}", path) from None
-    return tree.root()
+    if tree.outermost is None:
+        raise ParseError("has no element; expected XML", path)
+    return tree.outermost
 
 
 def rooted(path: AnyPath, encoding: str | None, tag: str, inner: str) -> tuple[Element, Element]:
@@ -107,12 +109,7 @@ class _Tree(ContentHandler):
         self._path = path
         self._locator: Any = None
         self._open: list[tuple[Element, list[str]]] = []
-        self._outermost: Element | None = None
-
-    def root(self) -> Element:
-        if self._outermost is None:
-            raise ParseError("has no element; expected XML", self._path)
-        return self._outermost
+        self.outermost: Element | None = None
 
     def setDocumentLocator(self, locator: Any) -> None:  # noqa: N802
         self._locator = locator
@@ -125,7 +122,7 @@ class _Tree(ContentHandler):
         if self._open:
             self._open[-1][0].children.append(element)
         else:
-            self._outermost = element
+            self.outermost = element
         self._open.append((element, []))
 
     def endElement(self, name: str) -> None:  # noqa: N802

@@ -1,8 +1,6 @@
 """Bayesian networks as XML: ProbModelXML (`.pgmx`, OpenMarkov), and Microsoft's `.xbn`, which numbers its rows.
 
-    <Variable name="C" type="finiteStates" role="chance"><States> ...
-    <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables>
-      <Values>.1 .9 .2 .8</Values></Potential>
+    <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables> <Values>.1 .9 ...
 
 The first variable listed is the conditioned one and varies fastest, then the second. Decisions have no potential:
 links say what is seen. The variable of a utility has the role "utility" and may stand in a UtilityVariable.
