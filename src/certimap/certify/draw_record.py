@@ -34,10 +34,8 @@ class Lipschitz:
         if not self.bits > 0.0:
             raise SolverError(f"lipschitz is {self.bits}; expected a positive number of bits")
         if not self.domain.is_discrete and self.domain.total_states:
-            raise SolverError(
-                "a Lipschitz constant needs query variables of one kind, all categorical or all real; "
-                "leave it out or query one kind"
-            )
+            needs = "a Lipschitz constant needs query variables of one kind, all categorical or all real"
+            raise SolverError(f"{needs}; leave it out or query one kind")
 
     def log_weight(self, epsilon: float) -> float:
         """Return ln w_k (ln W in a real domain), natural, rounded down."""
@@ -61,10 +59,8 @@ class Lipschitz:
     def describe(self, epsilon: float, delta: float, log_best: float) -> tuple[str, ...]:
         """Describe the assumption, and in a real domain the number of draws needed at the density found."""
         if self.domain.is_discrete:
-            return (
-                f"within Hamming distance {int(self.radius)} of the most probable assignment, log2 p falls by "
-                f"at most {self.bits:g} bits per changed variable",
-            )
+            where = f"within Hamming distance {int(self.radius)} of the most probable assignment"
+            return (f"{where}, log2 p falls by at most {self.bits:g} bits per changed variable",)
         log_m = self._log_draws(epsilon, delta, log_best)
         return (
             f"within distance {self.radius:g} of the mode, log2 of its density falls by at most "

@@ -103,10 +103,8 @@ class Ledger(Findings):
         log_r = self._books.log_drawn if log_open_mass is None else float(log_open_mass)
         log_r = self._rounded_mass(float(checked_logs(log_r, "draws come from boxes of the mass")))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
-            raise SolverError(
-                "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
-                "use solver='frontier' without them, or 'smooth_pac'"
-            )
+            both = "draws from open boxes cannot be combined with a Lipschitz constant or the published rule"
+            raise SolverError(f"{both}; use solver='frontier' without them, or 'smooth_pac'")
         self._books.check_drawn(log_r)
         if self._stopped or not len(points):
             return np.empty(0)

@@ -149,17 +149,14 @@ class Claim:
         within, k = f"within a relative {shown(self.tolerance, 3)}", len(self.answers)
         epsilon = shown(self.epsilon, 3)
         if self.kind == "pac":
-            return (
-                f"accepted: the figures give {'the answer' if k == 1 else f'the {k} answers'} epsilon "
-                f"{epsilon} and delta {shown(self.delta, 3)}, if the draws were what they are said to be"
-            )
+            whose = "the answer" if k == 1 else f"the {k} answers"
+            given = f"accepted: the figures give {whose} epsilon {epsilon} and delta {shown(self.delta, 3)}"
+            return f"{given}, if the draws were what they are said to be"
         last = "the answer" if k == 1 else f"the last of the {k} answers"
         if self.kind == "exact":
             return f"accepted: no{'' if k == 1 else ' other'} assignment is more probable than {last} ({within})"
-        return (
-            f"accepted: {last} is at least {shown(1.0, 6, ROUND_FLOOR, self.epsilon)} times as probable as "
-            f"{'the best' if k == 1 else 'any other assignment'} (epsilon {epsilon}, {within})"
-        )
+        times, best = shown(1.0, 6, ROUND_FLOOR, self.epsilon), "the best" if k == 1 else "any other assignment"
+        return f"accepted: {last} is at least {times} times as probable as {best} (epsilon {epsilon}, {within})"
 
 
 def _places_of(variable: Stored) -> dict[str, int] | None:

@@ -138,11 +138,8 @@ def _report(error: Exception) -> int:
         command = getattr(getattr(found, "ctx", None), "command_path", "certimap")
         return _fail(f"{message}; {command} --help lists what is accepted")
     said = " ".join(str(error).split()) or "no message"
-    return _fail(
-        f"an error that certimap did not foresee ({type(error).__name__}: {said}); {TRACEBACK}=1 shows where it "
-        "happened, for a report",
-        UNFORESEEN,
-    )
+    what = f"an error that certimap did not foresee ({type(error).__name__}: {said})"
+    return _fail(f"{what}; {TRACEBACK}=1 shows where it happened, for a report", UNFORESEEN)
 
 
 def _show_warning(

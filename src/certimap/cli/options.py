@@ -103,10 +103,8 @@ def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
         return text
     if suffix_of(text) in ASSIGNMENT_FORMATS or Path(text).exists():
         return files.read_assignments(text, domain, options)
-    raise QueryError(
-        f"{text!r} is no warm start; expected a solver's name or a file of assignments "
-        f"({suffixes(ASSIGNMENT_FORMATS)}){did_you_mean(text, names())}"
-    )
+    wanted = f"a solver's name or a file of assignments ({suffixes(ASSIGNMENT_FORMATS)})"
+    raise QueryError(f"{text!r} is no warm start; expected {wanted}{did_you_mean(text, names())}")
 
 
 def parse_settings(options: Sequence[str] | None) -> dict[str, Any]:

@@ -279,10 +279,8 @@ class KernelCache:
                 self._inner._impl.locator.ensure_cache_path()
                 self.own.save(self._key(sig, target), self._inner._impl.reduce(data), record)
         except OSError as error:
-            _warn_once(
-                f"compiled kernels cannot be kept in {self.cache_path} ({error.strerror or error}); every run "
-                "compiles them"
-            )
+            folder = f"{self.cache_path} ({error.strerror or error})"
+            _warn_once(f"compiled kernels cannot be kept in {folder}; every run compiles them")
 
     def flush(self) -> None:
         """Remove the kernel's files."""

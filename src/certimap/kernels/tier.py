@@ -60,12 +60,8 @@ class Tier:
             if signature not in self._requested:
                 self._requested.add(signature)
                 background.compile_soon(self._kernel, signature)
-            return functools.partial(
-                self._tried,
-                _BUSY * (patience - self._spent),
-                lambda: False,
-                functools.partial(self._compiled, signature),
-            )
+            otherwise = functools.partial(self._compiled, signature)
+            return functools.partial(self._tried, _BUSY * (patience - self._spent), lambda: False, otherwise)
         return self._compiled(signature, *arguments)
 
     def _is_on_disk(self, signature: tuple[Any, ...]) -> bool:

@@ -128,17 +128,10 @@ def _rounded(ledger: Ledger, whole: list[bool], judged: Ledger) -> Ledger:
 def ledger_of(posterior: Posterior, request: Request, solver: Solver, **how: Any) -> Ledger:
     """Return the ledger that judges a run of a solver by a request; `how` has the ledger's other settings."""
     judging, is_own = solver.judging(), type(solver).__module__.startswith("certimap.")
-    return Ledger(
-        posterior,
-        epsilon=request.epsilon,
-        delta=request.delta,
-        top_k=request.n_answers,
-        tolerance=request.tolerance,
-        rule=judging.rule,
-        early_stop=judging.early_stop,
-        trusting=None if is_own else f"solver {solver.name!r}",
-        **how,
-    )
+    how |= {name: vars(request)[name] for name in ("epsilon", "delta", "tolerance")}
+    how |= {name: vars(judging)[name] for name in ("rule", "early_stop")}
+    trusting = None if is_own else f"solver {solver.name!r}"
+    return Ledger(posterior, top_k=request.n_answers, trusting=trusting, **how)
 
 
 def _loop(

@@ -96,10 +96,8 @@ class _ProgressLine:
             return
         self._last = now
         upper = f"{entry.log_upper_bound:.4f}" if math.isfinite(entry.log_upper_bound) else "unknown"
-        text = (
-            f"best ln p {entry.log_prob:.4f}, upper bound {upper}, {entry.n_draws:,} draws, "
-            f"{entry.n_evaluations:,} evaluations, {entry.seconds:.0f} s"
-        )
+        counts = f"{entry.n_draws:,} draws, {entry.n_evaluations:,} evaluations, {entry.seconds:.0f} s"
+        text = f"best ln p {entry.log_prob:.4f}, upper bound {upper}, {counts}"
         if self._status is None:
             from rich.console import Console
 

@@ -243,16 +243,14 @@ def _is_small(domain: Domain, work: float, limit: float) -> bool:
 def refusal(solver: Solver, posterior: Posterior) -> str | None:
     """Return why a solver refuses a posterior, or None if it can run on it."""
     for capability in solver.needs:
-        if not isinstance(posterior, capability):
-            if isinstance(posterior, ConstrainedPosterior):
-                return (
-                    f"solver {solver.name!r} knows no constraints on a {type(posterior.whole).__name__}; use "
-                    f"solver={alternative(posterior, solver.family)!r}"
-                )
-            return (
-                f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
-                f"{type(posterior).__name__} has not; use solver={alternative(posterior, solver.family)!r}"
-            )
+        if isinstance(posterior, capability):
+            continue
+        instead, kind = f"use solver={alternative(posterior, solver.family)!r}", type(posterior).__name__
+        if isinstance(posterior, ConstrainedPosterior):
+            kind = type(posterior.whole).__name__
+            return f"solver {solver.name!r} knows no constraints on a {kind}; {instead}"
+        lack = f"needs the posterior to have {offer_of(capability)}, and a {kind} has not"
+        return f"solver {solver.name!r} {lack}; {instead}"
     return solver.unsuited(posterior)
 
 

@@ -206,17 +206,11 @@ class Itself(LabelHeuristic, name="itself", needs=(CircuitPosterior,)):
         n_rows = self.rows if case.joint is not None else self.batch
         network = make_network(sizes, own_rng) if found is None else copy.deepcopy(found)
         network.to(device_of(self.device))
-        state = ItselfState(
-            posterior,
-            case,
-            Softening(posterior.domain, device_of(self.device)),
-            key,
-            own_rng,
-            TensorPlan((posterior if case.joint is None else case.joint).plan, self.device, "float32"),
-            case.rows(n_rows, own_rng) if found is None else case.told,
-            network,
-            torch().optim.Adam(network.parameters(), lr=self.learning_rate),
-        )
+        plan = TensorPlan((posterior if case.joint is None else case.joint).plan, self.device, "float32")
+        rows = case.rows(n_rows, own_rng) if found is None else case.told
+        soften = Softening(posterior.domain, device_of(self.device))
+        optimizer = torch().optim.Adam(network.parameters(), lr=self.learning_rate)
+        state = ItselfState(posterior, case, soften, key, own_rng, plan, rows, network, optimizer)
         if found is not None or not self.epochs or case.joint is None:
             self._begin_refining(state)
         return state

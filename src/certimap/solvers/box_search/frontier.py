@@ -159,10 +159,8 @@ class Frontier(Solver, name="frontier", needs=(Probes | Bounds,), family="search
         if self.width is not None and posterior.domain.is_discrete:
             return "width is of real query variables, and the query has none; leave it out"
         if not posterior.domain.is_discrete and not isinstance(posterior, Probes):
-            return (
-                f"solver 'frontier' splits real variables only where the posterior has a prober(), and a "
-                f"{type(posterior).__name__} has none; use solver='soo' or 'budget'"
-            )
+            lack = f"only where the posterior has a prober(), and a {type(posterior).__name__} has none"
+            return f"solver 'frontier' splits real variables {lack}; use solver='soo' or 'budget'"
         return None
 
     def init(

@@ -249,10 +249,8 @@ class Doo(Optimistic, name="doo"):
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse the same as `Optimistic`, and a search with neither bounds of boxes nor a Lipschitz constant."""
         if self.lipschitz is None and not isinstance(posterior, Probes):
-            return (
-                "solver 'doo' needs lipschitz= where the posterior bounds no boxes, as a "
-                f"{type(posterior).__name__}; use solver='soo' without one"
-            )
+            where = f"where the posterior bounds no boxes, as a {type(posterior).__name__}"
+            return f"solver 'doo' needs lipschitz= {where}; use solver='soo' without one"
         return super().unsuited(posterior)
 
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:

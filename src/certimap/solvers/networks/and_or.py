@@ -267,10 +267,8 @@ class AndOrSolver(WholeSpaceSolver, needs=(NetworkPosterior,), family="search"):
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse a network in which a point has no exact value, which the search needs at its leaves."""
         if isinstance(posterior, TwoSidedNetworkPosterior):
-            return (
-                f"solver {self.name!r} sums nuisance variables at every assignment, and these are too wide for "
-                "that; use solver='auto' or 'wmb', or query more variables"
-            )
+            wide = "sums nuisance variables at every assignment, and these are too wide for that"
+            return f"solver {self.name!r} {wide}; use solver='auto' or 'wmb', or query more variables"
         return None
 
     def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:

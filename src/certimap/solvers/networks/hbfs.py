@@ -103,15 +103,8 @@ class HybridBestFirst(Solver, name="hbfs", needs=(MpePosterior,), family="search
     def init(
         self, posterior: MpePosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> HybridState:
-        context = Context(
-            control=control,
-            workers=posterior.workers,
-            quick_entries=self.quick_entries,
-            max_entries=self.max_entries,
-            max_bytes=control.memory_limit,
-            top_k=1,
-            seed=int(rng.integers(2**63)),
-        )
+        limits = self.quick_entries, self.max_entries, control.memory_limit
+        context = Context(control, posterior.workers, *limits, top_k=1, seed=int(rng.integers(2**63)))
         kept = {} if boxes is None else posterior.kept(boxes)
         return HybridState(posterior, None, context, 1.0, kept, is_whole=boxes is None)
 

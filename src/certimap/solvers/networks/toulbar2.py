@@ -53,10 +53,8 @@ class Toulbar2(WholeSpaceSolver, name="toulbar2", needs=(NetworkPosterior,), fam
         if not is_installed():
             return "solver 'toulbar2' needs pytoulbar2 (pip install 'certimap[toulbar2]'); use solver='auto'"
         if isinstance(posterior, NetworkPosterior) and posterior.problem.nuisance:
-            return (
-                f"solver 'toulbar2' maximises over all variables, and {len(posterior.problem.nuisance)} are "
-                "neither queried nor observed here; use solver='frontier'"
-            )
+            hidden = f"{len(posterior.problem.nuisance)} are neither queried nor observed here"
+            return f"solver 'toulbar2' maximises over all variables, and {hidden}; use solver='frontier'"
         return None
 
     def start(self, posterior: NetworkPosterior, control: Control, rng: np.random.Generator) -> OneStepState:
