@@ -19,6 +19,7 @@ from certimap.core.model import Model
 from certimap.core.query import Query, interventions_of, make_query
 from certimap.densities.gaussian_mixture import EPS, LOG_2PI, GaussianMixture, largest_error
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
+from certimap.networks.bayesian import topological
 
 if TYPE_CHECKING:
     from certimap.densities.conditioned import Hidden
@@ -102,7 +103,8 @@ class LinearGaussianNetwork(Model):
         self.domain = Domain([*before, *(Real(node.variable) for node in nodes)])
         self._n_discrete = len(before)
         made = {self.domain.index(node.variable): _checked(self.domain, node) for node in nodes}
-        self.by_position = {i: made[i] for i in _ordered(self.domain, made)}
+        above = [made[i].real if i in made else () for i in range(len(self.domain))]
+        self.by_position = {i: made[i] for i in topological(self.domain, above) if i in made}
         full = [made[self.domain.index(node.variable)] for node in nodes]
         self.nodes: tuple[LinearGaussian, ...] = tuple(
             LinearGaussian(given.variable, tuple(given.parents), node.intercept, node.coefficients, node.sd)
@@ -367,19 +369,3 @@ def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | No
     if not np.all(np.isfinite(array)):
         raise ModelError(f"the {what} is {array.tolist()}; expected finite numbers")
     return np.broadcast_to(array, wanted)
-
-
-def _ordered(domain: Domain, nodes: Mapping[int, Equation]) -> list[int]:
-    """Return real variables with parents before children; raise ModelError that names a variable on a cycle."""
-    order: list[int] = []
-    left = dict(nodes)
-    while left:
-        ready = [i for i, node in left.items() if not any(j in left for j in node.real)]
-        if not ready:
-            raise ModelError(
-                f"variable {domain.names[min(left)]!r} is on, or behind, a directed cycle; expected none"
-            )
-        order += ready
-        for i in ready:
-            del left[i]
-    return order

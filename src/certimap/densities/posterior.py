@@ -126,6 +126,7 @@ class NormalsProber(SteadyProber):
         # All writable: read-only arrays would need another compilation.
         arrays = (tops, mixture.means, factors, precisions, sizes, sds)
         self.normals = NormalArrays(*(np.require(x, np.float64, ["C", "W"]) for x in arrays))
+        self.steepest: Floats = self.normals.precisions  # curvatures that climbs assume
         layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
         super().__init__(posterior, layout, 8 * k * n * n)
         self.of = posterior
@@ -195,21 +196,31 @@ class NormalsProber(SteadyProber):
 
         Each step maximises its quadratic function by coordinate ascent inside the intervals.
         """
-        low, high = self.of.low, self.of.high
-        weighted = np.einsum("kde,ke->kd", self.normals.precisions, self.normals.means)
         for _ in range(MAX_ROUNDS):
-            logs = self.of.mixture.log_components(at)
+            logs, more = self._logs_and_slopes(at)
             shares = np.exp(logs - log_sum(logs, 1)[:, None])
-            matrix = np.einsum("bk,kde->bde", shares, self.normals.precisions)
-            target = shares @ weighted
-            before = at.copy()
-            for d in range(at.shape[1]):
-                pull = target[:, d] - np.einsum("be,be->b", matrix[:, d], at) + matrix[:, d, d] * at[:, d]
-                goal = pull / matrix[:, d, d]
-                at[:, d] = np.clip(np.where(np.isfinite(goal), goal, at[:, d]), low[d], high[d])
+            matrix = np.tensordot(shares, self.steepest, 1)
+            off = shares[:, :, None] * (self.normals.means - at[:, None])
+            slope = np.tensordot(off, self.normals.precisions, 2) + (shares[:, :, None] * more).sum(axis=1)
+            before, at = at, stepped(at, slope, matrix, self.of.low, self.of.high)
             if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))) or self._control.should_stop:
                 break
         return at
+
+    def _logs_and_slopes(self, at: Floats) -> tuple[Floats, Floats]:
+        """Return ln of each component at points, (rows, K), and slopes beside its Gaussian's, (rows, K, n)."""
+        return self.of.mixture.log_components(at), np.zeros((1, 1, 1))
+
+
+def stepped(at: Floats, slope: Floats, matrix: Floats, low: Floats, high: Floats) -> Floats:
+    """Coordinate ascent, inside limits, on a quadratic function with a slope and the curvature -`matrix`."""
+    start = at
+    at = at.copy()
+    for d in range(at.shape[-1]):
+        bend = np.einsum("...e,...e->...", matrix[..., d, :], at - start)
+        goal = at[..., d] + (slope[..., d] - bend) / matrix[..., d, d]
+        at[..., d] = np.clip(np.where(np.isfinite(goal), goal, at[..., d]), low[..., d], high[..., d])
+    return at
 
 
 class MixedNormals:

@@ -20,7 +20,7 @@ from certimap.core.logs import log_sum
 from certimap.core.query import Query
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.kernels.normals import SLACK, NormalArrays, log_window_masses
-from certimap.densities.posterior import MAX_ROUNDS, NormalsPosterior, NormalsProber
+from certimap.densities.posterior import NormalsPosterior, NormalsProber, stepped
 from certimap.errors import ModelError
 from certimap.kernels.mixture_bounds import EPS
 
@@ -236,34 +236,12 @@ class WindowedProber(NormalsProber):
         for _ in range(ROUNDS):
             slope = self.windows.tangents(at)[3]
             pull = slope - np.einsum("kde,rke->rkd", self.whole.precisions, at - self.whole.means)
-            at = self._stepped(at, pull, self.steepest[None], low[:, None], high[:, None])
+            at = stepped(at, pull, self.steepest[None], low[:, None], high[:, None])
         return np.where(small[:, :, None], middle[:, None], at)
 
-    def _stepped(self, at: Floats, pull: Floats, matrix: Floats, low: Floats, high: Floats) -> Floats:
-        """Coordinate ascent, inside limits, on a quadratic function with slope `pull` and curvature -`matrix`."""
-        start = at
-        at = at.copy()
-        for d in range(at.shape[-1]):
-            bend = np.einsum("...e,...e->...", np.broadcast_to(matrix[..., d, :], at.shape), at - start)
-            goal = at[..., d] + (pull[..., d] - bend) / matrix[..., d, d]
-            at[..., d] = np.clip(np.where(np.isfinite(goal), goal, at[..., d]), low[..., d], high[..., d])
-        return at
-
-    def _climbed(self, at: Floats) -> Floats:
-        """Return the points reached by majorisation from rows inside the intervals."""
-        posterior = self.of
-        assert isinstance(posterior, WindowedNormals)
-        for _ in range(MAX_ROUNDS):
-            logs = posterior.log_components(at)
-            shares = np.exp(logs - log_sum(logs, 1)[:, None])
-            slope = self.windows.tangents(at[:, None])[3]
-            pulls = slope - np.einsum("kde,rke->rkd", self.whole.precisions, at[:, None] - self.whole.means)
-            matrix = np.einsum("rk,kde->rde", shares, self.steepest)
-            pull = np.einsum("rk,rkd->rd", shares, pulls)
-            before, at = at, self._stepped(at, pull, matrix, posterior.low, posterior.high)
-            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))) or self._control.should_stop:
-                break
-        return at
+    def _logs_and_slopes(self, at: Floats) -> tuple[Floats, Floats]:
+        logs, _, _, slopes = self.windows.tangents(at[:, None])
+        return self.of.mixture.log_components(at) + logs, slopes
 
 
 def _joined(found: Sequence[Answers]) -> Answers:

@@ -225,7 +225,7 @@ GOOD = [cm.LinearGaussian("x", ["a"], [0.0, 1.0])]
         ([cm.LinearGaussian("x", intercept=np.nan)], "expected finite numbers"),
         (
             [cm.LinearGaussian("x", ["y"], 0.0, [1.0]), cm.LinearGaussian("y", ["x"], 0.0, [1.0])],
-            "directed cycle",
+            "the parents form a cycle through .x.",
         ),
     ],
 )
