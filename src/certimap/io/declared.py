@@ -48,7 +48,7 @@ class Declared:
         self.variables: dict[str, Categorical] = {}  # and utilities, with one state
         self.kinds: dict[str, str] = {}  # "decision", "utility", "sum" or any other word for a chance variable
         self.limited_memory = False
-        self._sums: dict[str, dict[str, float]] = {}  # by utility or sum, its weight in each sum
+        self._sums: dict[str, dict[str, float]] = {}  # of each sum, its parts and their weights
         self.titles: dict[str, str] = {}  # the variables' names in the model, where the file has shortened them
         self._lines: dict[str, int | None] = {}
         self._nodes: dict[str, _Node] = {}
@@ -71,15 +71,11 @@ class Declared:
 
     def total(self, name: str, parts: Sequence[str], weights: Sequence[float], line: int | None) -> None:
         """Declare a weighted sum of utilities declared before, which then count in it alone."""
-        if name in self.kinds or len(weights) != len(parts):
-            raise self.fail(
-                f"the sum {cut(name)} has {len(weights)} weights; expected one per utility, once", line
-            )
-        for part, weight in zip(parts, weights, strict=True):
-            if self.kinds.get(part) not in ("utility", "sum"):
-                raise self.fail(f"{cut(part)} in the sum {cut(name)} is no utility above it", line)
-            self._sums.setdefault(part, {})[name] = weight
-        self.kinds[name] = "sum"
+        others = [part for part in parts if self.kinds.get(part) not in ("utility", "sum")]
+        if name in self.kinds or others or len(weights) != len(parts):
+            told = f"the sum {cut(name)} of {', '.join(map(cut, parts[:8]))} has {len(weights)} weights"
+            raise self.fail(f"{told}; expected one for each, all utilities above it, and the sum once", line)
+        self.kinds[name], self._sums[name] = "sum", dict(zip(parts, weights, strict=True))
 
     def table(
         self, name: str, parents: Sequence[str], numbers: Numbers, line: int | None, *, first_fastest: bool = False
@@ -270,7 +266,8 @@ class Declared:
         normalise.warn()
         with parsing(self.path):
             if names["decision"] or names["utility"]:
-                decisions, utilities = self._in_time(names["decision"], domain, cpts), self._weighted(domain)
+                decisions = self._in_time(names["decision"], domain, cpts)
+                utilities = self._weighted(names["utility"], domain)
                 return DecisionNetwork(domain, cpts, decisions, utilities, self.limited_memory, helpers)
             if self.titles:
                 domain = Domain(replace(v, name=self.titles.get(v.name, v.name)) for v in domain)
@@ -289,17 +286,17 @@ class Declared:
             warnings.warn(f"{self.path}: {told} is known at the second", stacklevel=4)
         return {name: seen[name] for name in sorted(names, key=rank.__getitem__)}
 
-    def _weighted(self, domain: Domain) -> list[Utility]:
+    def _weighted(self, names: Sequence[str], domain: Domain) -> list[Utility]:
         """Return the utilities, each times its weight in the sum of all."""
-        weights, found = dict[str, float](), list[Utility]()
-        for name, kind in reversed(self.kinds.items()):
-            if kind in ("utility", "sum"):
-                sums = self._sums.get(name, {})
-                weights[name] = sum(weight * weights[total] for total, weight in sums.items()) if sums else 1.0
-            for parents, _, numbers, _ in self._pieces(name) if kind == "utility" else ():
-                scope = tuple(map(domain.index, parents))
-                found.append(Utility(name, scope, weights[name] * numbers.values[..., 0]))
-        return found[::-1]
+        weights: dict[str, float] = {}
+        for name, parts in reversed(self._sums.items()):
+            for part, weight in parts.items():
+                weights[part] = weights.get(part, 0.0) + weight * weights.get(name, 1.0)
+        pieces = (piece for name in names for piece in self._pieces(name))
+        return [
+            Utility(name, tuple(map(domain.index, parents)), weights.get(name, 1.0) * numbers.values[..., 0])
+            for parents, name, numbers, _ in pieces
+        ]
 
     def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, _Node]]:
         node = self._nodes.get(name)

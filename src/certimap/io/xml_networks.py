@@ -74,6 +74,8 @@ def _scope(element: Element) -> list[str]:
 
 def _read_potential(path: AnyPath, declared: Declared, potential: Element) -> None:
     *parents, name = _scope(potential) or [""]
+    if declared.kinds.get(name) == "decision":
+        raise declared.fail(f"decision {cut(name)} has a policy already; expected none", potential.line)
     kind = potential.get("type").lower()
     if kind in _TABLES:
         numbers = xml_numbers(path, potential, "Values", name, declared.number_kind(name))

@@ -160,12 +160,17 @@ REFUSED = [
     ("net", seeds.NET_ID.replace(b"utility V { }", b""), "'-1' in the table of 'V' is no probability"),
     ("net", seeds.NET_ID.replace(b"utility V", b"utility A"), "'A' is declared twice"),
     ("net", seeds.NET_ID.replace(b"(A) { data = (.3 .7)", b"(A | D) { data = (1 0 1 0 1 0)"), "cycle"),
-    ("xdsl", seeds.XDSL_ID.replace(b"<parents>U V", b"<parents>U A"), "'A' in the sum 'S' is no utility"),
-    ("xdsl", seeds.XDSL_ID.replace(b"<parents>U V", b"<parents>U S"), "'S' in the sum 'S' is no utility"),
-    ("xdsl", seeds.XDSL_ID.replace(b"1 -2</w", b"1</w"), "'S' has 1 weights"),
+    ("xdsl", seeds.XDSL_ID.replace(b"<parents>U V", b"<parents>U A"), "the sum 'S' of 'U', 'A' has 2 weights"),
+    ("xdsl", seeds.XDSL_ID.replace(b"<parents>U V", b"<parents>U S"), "the sum 'S' of 'U', 'S' has 2 weights"),
+    ("xdsl", seeds.XDSL_ID.replace(b"1 -2</w", b"1</w"), "the sum 'S' of 'U', 'V' has 1 weights"),
     ("xdsl", seeds.XDSL_ID.replace(b"</nodes>", b'</nodes><dynamic numslices="2"/>'), "decisions or utilities"),
     ("xmlbif", seeds.XMLBIF_ID.replace(b"1 -2 3 0", b"1 -2 3"), "'U' has 3 entries"),
     ("pgmx", seeds.PGMX_ID.replace(b'"Sum"', b'"Product"'), "'product'"),
+    (
+        "pgmx",
+        seeds.PGMX_ID.replace(b'<Variables><Variable name="A"/></V', b'<Variables><Variable name="D"/></V'),
+        "'D' has a policy",
+    ),
 ]
 
 
