@@ -89,6 +89,7 @@ from certimap.errors import WriteError as WriteError
 from certimap.explanations import Explanation as Explanation
 from certimap.explanations import explain as explain
 from certimap.explanations.assumptions import strength_of_assumptions as strength_of_assumptions
+from certimap.explorer import explore as explore
 from certimap.interop import from_object as from_object
 from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networks import unroll as unroll

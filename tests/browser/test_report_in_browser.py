@@ -5,23 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
 import time
 from typing import Any
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 from certimap.cli.main import main  # noqa: E402
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +30,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page = folder / "page.html"
     assert main(["report", *examples, "-o", str(page)]) == 0
     return page.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def asked(
         "model": fingerprint(model) if model_fingerprint is None else model_fingerprint,
         "do": {n: encoded_label(x, n) for n, x in domain.interventions.items()},
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
-        "evidence": _written_evidence(domain, settled(model, evidence, Limits())),
+        "evidence": written_evidence(domain, settled(model, evidence, Limits())),
         "settings": {
             name: _written_starts(domain, value)
             if name == "warm_start"
@@ -94,7 +94,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _written_evidence(domain: Domain, evidence: Any) -> Record:
+def written_evidence(domain: Domain, evidence: Any) -> Record:
     """Return evidence by name: a position, positions, log weights (None for -inf), a value or an interval."""
     query = make_query(domain, None, evidence)
     written: Record = {}
@@ -127,7 +127,7 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
     if isinstance(given, str):
         return [given]
     if isinstance(given, Mapping):
-        return [_written_evidence(domain, given)]
+        return [written_evidence(domain, given)]
     if is_list(given):
         return [start for item in given for start in _written_starts(domain, item)]
     raise ModelError(
@@ -163,8 +163,8 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
         raise ParseError(f"{what} has a damaged entry {(wrong or ['seed'])[0]!r} of what was asked", path)
 
 
-def _read_evidence(domain: Domain, written: Record) -> Record:
-    """Convert recorded evidence to evidence for `map_query`."""
+def read_evidence(domain: Domain, written: Record) -> Record:
+    """Convert recorded evidence, or evidence with {"likelihood": weights} by state, for `map_query`."""
     evidence: Record = {}
     form: Any
     for name, form in written.items():
@@ -179,7 +179,7 @@ def _read_evidence(domain: Domain, written: Record) -> Record:
                 low, high = content
                 evidence[name] = (-math.inf if low is None else low, math.inf if high is None else high)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration):
-            raise ModelError(f"the record's evidence {form!r} does not fit the variable {name!r}") from None
+            raise ModelError(f"the evidence {form!r} does not fit the variable {name!r}") from None
     return evidence
 
 
@@ -188,6 +188,8 @@ def _read_states(variable: Categorical, kind: str, content: Any) -> Any:
         return variable.states[_position(variable, content)]
     if kind == "states":
         return {"states": [variable.states[_position(variable, k)] for k in content]}
+    if kind == "likelihood":
+        return {kind: [float(w) for w in content]}
     if kind == "log_weights":
         return {"log_likelihood": [-math.inf if w is None else float(w) for w in content]}
     raise KeyError(kind)
@@ -241,9 +243,9 @@ def replay(
     options = settings.pop("options", {})
     if "warm_start" in settings:
         starts = settings["warm_start"]
-        settings["warm_start"] = [s if isinstance(s, str) else _read_evidence(model.domain, s) for s in starts]
+        settings["warm_start"] = [s if isinstance(s, str) else read_evidence(model.domain, s) for s in starts]
     settings |= {} if time_limit is None else {"time_limit": time_limit}
-    evidence = _read_evidence(model.domain, how["evidence"])
+    evidence = read_evidence(model.domain, how["evidence"])
     result = map_query(model, how["query"], evidence, rng=record["seed"], workers=workers, **settings, **options)
     return Replay(result, _differences(record, json.loads(result.to_json())), _notes(record, result))
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+import webbrowser
 from collections import Counter
 from dataclasses import asdict
 from io import StringIO
@@ -235,6 +236,19 @@ def report(
     print(f"wrote {output}")
 
 
+def explore(
+    model: ModelArgument,
+    port: Annotated[int, typer.Option(help="Of 127.0.0.1; 0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+) -> None:
+    """Show a model in the browser, where each click is answered with its certificate, until Ctrl-C."""
+    served = certimap.explore(certimap.read(model), path=str(model), port=port)
+    print(f"{model} is shown at {served.url}\nCtrl-C ends this.", flush=True)
+    if not no_browser:
+        webbrowser.open(served.url)
+    served.wait()
+
+
 def kernels(
     everything: Annotated[
         bool, typer.Option("--all", help="Compile beforehand what small queries of every kind need.")
@@ -274,4 +288,4 @@ def kernels(
         )
 
 
-SHORT = (check, replay, report, explain, conflict, convert, marginals, next_, sample, kernels)
+SHORT = (check, replay, report, explain, conflict, convert, marginals, next_, sample, explore, kernels)

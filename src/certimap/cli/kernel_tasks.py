@@ -25,16 +25,10 @@ OF_NETWORKS = ("hbfs", "frontier", "wmb", "ijgp", "bucket_elimination", "aobb", 
 OF_POINTS = ("hill_climb", "mcmc", "mcts", "independent")
 OF_DENSITIES = ("frontier", "soo", "budget", "hoo")
 REAL_LEAVES = {
-    "gaussian": (0.0, 1.0),
-    "truncated_gaussian": (0.0, 1.0, -2.0, 3.0),
-    "uniform": (-1.0, 2.0),
-    "exponential": (1.5,),
-    "laplace": (0.0, 1.0),
-    "student_t": (0.0, 1.0, 3.0),
-    "beta": (2.0, 3.0),
-    "gamma": (2.0, 1.0),
-    "lognormal": (0.0, 1.0),
-}
+    "gaussian": (0.0, 1.0), "truncated_gaussian": (0.0, 1.0, -2.0, 3.0), "uniform": (-1.0, 2.0),
+    "exponential": (1.5,), "laplace": (0.0, 1.0), "student_t": (0.0, 1.0, 3.0), "beta": (2.0, 3.0),
+    "gamma": (2.0, 1.0), "lognormal": (0.0, 1.0),
+}  # fmt: skip
 COUNT_LEAVES: dict[str, tuple[float, ...]] = {
     "poisson": (3.0,),
     "geometric": (0.3,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,6 +46,7 @@ class Control:
     started: float = field(default_factory=time.perf_counter)
     # what conditioning has found, by model and query, for a second attempt; None where there is none
     found: dict[Hashable, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    best: Callable[[], Any] | None = None  # during a search: returns its best assignment so far, or None
 
     @classmethod
     def starting_now(
@@ -138,6 +139,20 @@ def controlled_by(control: Control) -> Generator[None]:
         _current.reset(token)
 
 
+class Halt:
+    """Lets another thread end the answers that a thread begins: with the best so far, and no further ones."""
+
+    def __init__(self) -> None:
+        self.is_set, self.controls = False, list[Control]()
+
+    def stop(self) -> None:
+        """Interrupt the answer under way; beginning another raises KeyboardInterrupt."""
+        self.is_set = True
+        for control in tuple(self.controls):
+            control.interrupted = True
+
+
+halt_here: ContextVar[Halt | None] = ContextVar("halt", default=None)  # what may end the work of this thread
 GRACE = 0.5  # seconds that a piece of work is allowed to run past the deadline
 
 

@@ -333,17 +333,10 @@ def _log_joint(network: BayesianNetwork, evidence: Evidence, assignment: Mapping
 
 @keywords_hinted()
 def explain(
-    model: Any,
-    variables: Sequence[str] | str | None = None,
-    evidence: Evidence | None = None,
-    *,
-    n_entries: int = N_ENTRIES,
-    rng: int = 0,
-    time_limit: float | None = None,
-    workers: int | None = None,
-    answer: MapResult | None = None,
-    constraints: Sequence[Constraint | Record] = (),
-) -> Explanation:
+    model: Any, variables: Sequence[str] | str | None = None, evidence: Evidence | None = None, *,
+    n_entries: int = N_ENTRIES, rng: int = 0, time_limit: float | None = None, workers: int | None = None,
+    answer: MapResult | None = None, constraints: Sequence[Constraint | Record] = (),
+) -> Explanation:  # fmt: skip
     """Answer a MAP query and explain the answer.
 
     - `model`, `variables`, `evidence`: as for `map_query`; the evidence is one assignment. Only hard evidence is

@@ -129,19 +129,19 @@ def has_header(path: AnyPath) -> bool:
 
 def read_text_table(
     path: AnyPath, *, header: bool = True, encoding: str | None = None, separator: str | None = None,
-    decimal: str | None = None, missing: Iterable[str] = (),
+    decimal: str | None = None, missing: Iterable[str] = (), text: str | None = None,
 ) -> TextTable:  # fmt: skip
     """Read a table.
 
     `header`: whether its first row holds the names of the columns. `separator`: one character, or comma,
     semicolon, tab, bar or space; None takes the one of the first four that fits most rows.
     `decimal`: the sign before decimals, for numbers such as 1,234 that tell no sign. `missing`: more marks of
-    missing values; case does not matter.
+    missing values; case does not matter. `text`: the file's content if known; `path` then only names it.
 
     ParseError for a file without rows, a column without a name or with another's, and a file that two separators
     fit equally well. Warns if the first column has no name and distinct values: it is dropped as row labels.
     """
-    text, suffix, quote = read_text(path, encoding), suffix_of(path), '"'
+    text, suffix, quote = read_text(path, encoding) if text is None else text, suffix_of(path), '"'
     if suffix == "arff":
         (text, quote), separator = _of_weka(path, text), ","
     elif suffix == "cas":

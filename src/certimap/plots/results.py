@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.named import needed
 from certimap.core.result import MapResult
 from certimap.decisions.policy import Policy
-from certimap.errors import MissingDependency, QueryError
+from certimap.errors import QueryError
 from certimap.networks.network import Network
 from certimap.plots.series import (
     AGAINST,
@@ -47,13 +48,10 @@ def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -
 
     Raises MissingDependency if matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingDependency(
-            "figures need matplotlib, which is not installed; pip install 'certimap[plot]' brings it"
-        ) from None
+    needed("matplotlib", "figures need matplotlib, which is not installed; pip install 'certimap[plot]' brings it")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, n_columns, i + 1) for i in range(n_columns)]
@@ -70,8 +68,7 @@ def axes_of(ax: Axes | None, *, width: float = 6.4, height: float = 4.0) -> Axes
 
 def labelled(ax: Axes, x: str, y: str, *, has_legend: bool = True) -> Axes:
     """Label both axes, and explain the colours."""
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
+    ax.set(xlabel=x, ylabel=y)
     if has_legend:
         ax.legend(frameon=False, fontsize="small")
     return ax
@@ -108,10 +105,8 @@ def _log_of(result: MapResult) -> str:
 
 def _earned(result: MapResult) -> str:
     c = result.certificate
-    if c.kind.value == "exact":
-        return "exact"
-    if c.kind.value == "none":
-        return "not certified"
+    if c.kind.value in ("exact", "none"):
+        return {"exact": "exact", "none": "not certified"}[c.kind.value]
     return f"within {c.epsilon:.3g}" + (f" with probability {1 - c.delta:.4g}" if c.delta > 0 else ", certain")
 
 
@@ -127,10 +122,9 @@ def plot_pareto(
     series = pareto_series(results)
     for name, (epsilon, delta) in series.items():
         ax.plot(epsilon, delta, label=name, marker="o" if len(delta) < 3 else None, markersize=5, linewidth=1.8)
-    ax.set_xlim(0.0, 1.0)
     highest = max((float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata())), default=1.0)  # pyright: ignore[reportArgumentType,reportIndexIssue,reportUnknownArgumentType]
     top = min(1.0, 1.2 * highest) or 1.0
-    ax.set_ylim(-0.02 * top, 1.02 * top)
+    ax.set(xlim=(0.0, 1.0), ylim=(-0.02 * top, 1.02 * top))
     return labelled(ax, "tolerance ε", "failure probability δ", has_legend=any(series))
 
 
@@ -184,9 +178,8 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
         text = ", ".join([*shown, *more]) or ("the best" if y == 0 else "no difference")
         _note(ax, text, (r.log_prob, y), "small")
     span = (max(values) - min(values)) or 1.0
-    ax.set_xlim(min(values) - 0.05 * span, max(values) + 0.8 * span)
     ax.set_yticks(range(len(ranks)), [str(k) for k in range(1, len(ranks) + 1)])
-    ax.set_ylim(len(ranks) - 0.5, -0.5)
+    ax.set(xlim=(min(values) - 0.05 * span, max(values) + 0.8 * span), ylim=(len(ranks) - 0.5, -0.5))
     return labelled(ax, _log_of(result), "rank", has_legend=False)
 
 

@@ -178,19 +178,19 @@ def network_graph(
     """
     names = network.domain.names
     directed = isinstance(network, BayesianNetwork)
-    above = _above(network)
+    over = above(network)
     depth = [0] * len(names)
     order = network.topological_order if isinstance(network, BayesianNetwork) else range(len(names))
     for i in order:
-        depth[i] = max((depth[p] + 1 for p in above[i]), default=0)
+        depth[i] = max((depth[p] + 1 for p in over[i]), default=0)
     places: dict[str, tuple[float, float]] = {}
     for layer in range(max(depth, default=0) + 1):
         members = [i for i in order if depth[i] == layer]
-        wished = {i: float(np.mean([places[names[p]][0] for p in above[i]])) if above[i] else 0.0 for i in members}
+        wished = {i: float(np.mean([places[names[p]][0] for p in over[i]])) if over[i] else 0.0 for i in members}
         members.sort(key=lambda i: wished[i])
         middle = (len(members) - 1) / 2.0
         places |= {names[i]: (k - middle, -float(layer)) for k, i in enumerate(members)}
-    edges = [(names[p], names[i]) for i in range(len(names)) for p in above[i]]
+    edges = [(names[p], names[i]) for i in range(len(names)) for p in over[i]]
     given = dict(evidence or {})
     answer = {} if result is None else result.assignment
     roles = {n: "evidence" if n in given else "answer" if n in answer else "hidden" for n in names}
@@ -198,7 +198,7 @@ def network_graph(
     return NetworkPicture(places, edges, directed, roles, labels)
 
 
-def _above(network: Network) -> list[tuple[int, ...]]:
+def above(network: Network) -> list[tuple[int, ...]]:
     """Return each variable's parents; in a Markov network, its neighbours with smaller numbers."""
     if isinstance(network, BayesianNetwork):
         return list(network.parents)

@@ -83,6 +83,7 @@ def run(
     if external is not None:
         ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
+    control.best = lambda: None if (p := ledger.best_point) is None else chosen.decode(posterior, p)
     with interruptible(control) as interrupts, history, controlled_by(control):
         try:
             status = _loop(posterior, chosen, ledger, history, seed, request.warm_start)
@@ -95,7 +96,7 @@ def run(
         if posterior.facts.log_ceiling < ledger.log_upper_bound:
             ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
-    seconds = time.perf_counter() - started
+    control.best, seconds = None, time.perf_counter() - started
     if whole:
         judged = _rounded(ledger, whole, ledger_of(posterior, request, chosen, control=control))
         result = _result(judged, chosen, status, history, seed, seconds, listed=False)

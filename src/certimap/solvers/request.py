@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from certimap.certify.findings import check_settings
 from certimap.certify.ledger import ExternalBound
 from certimap.core.arguments import check_number, check_whole, is_sequence, shown
-from certimap.core.control import Control, Limits
+from certimap.core.control import Control, Limits, halt_here
 from certimap.errors import SolverError
 from certimap.solvers.base import Solver
 from certimap.solvers.registry import made
@@ -63,7 +63,12 @@ class Budget:
 
     def start(self) -> Control:
         """Return the control of an answer that starts now."""
-        return Control.starting_now(self.time_limit, max_nodes=self.max_nodes, max_memory=self.max_memory)
+        control = Control.starting_now(self.time_limit, max_nodes=self.max_nodes, max_memory=self.max_memory)
+        if (halt := halt_here.get()) is not None:
+            halt.controls.append(control)  # first: `stop` may come in between
+            if halt.is_set:
+                raise KeyboardInterrupt
+        return control
 
 
 @dataclass(frozen=True, eq=False)

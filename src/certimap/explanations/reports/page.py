@@ -208,7 +208,11 @@ def report_page(paths: Sequence[AnyPath]) -> str:
     `paths` are files of `certimap solve -o`, each with one answer or a list of them. Raises ParseError if a file
     holds anything else, and QueryError with no file, or more than MAX_ANSWERS answers in all.
     """
-    held = [(path, number, record) for path in paths for number, record in enumerate(read_records(path), 1)]
+    return page_of([(path, n, record) for path in paths for n, record in enumerate(read_records(path), 1)])
+
+
+def page_of(held: Sequence[tuple[AnyPath, int, Record]]) -> str:
+    """Return the page of records, each with its file and its number there."""
     if not 0 < len(held) <= MAX_ANSWERS:
         raise QueryError(f"a report shows 1 to {MAX_ANSWERS} answers; these files hold {len(held)}")
     several = {str(path) for path, number, _ in held if number > 1}
@@ -233,9 +237,7 @@ def report_page(paths: Sequence[AnyPath]) -> str:
 
 def page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) -> str:
     """Put the parts together with style, charts and data; nothing is loaded from elsewhere."""
-    title = (
-        f"Report of certimap: {links[0][0]}" if len(links) == 1 else f"Report of certimap: {len(links)} answers"
-    )
+    title = f"Report of certimap: {links[0][0] if len(links) == 1 else f'{len(links)} answers'}"
     items = "".join(
         f"<li><a href='#title-{i}'>{escaped(t)}</a>: {escaped(s)}</li>" for i, (t, s) in enumerate(links)
     )
@@ -259,10 +261,7 @@ def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained:
     asked: Record = record["asked"]
     warnings = "".join(f"<p><strong>{escaped(text)}</strong></p>" for text in warnings_of(result))
     look = "verdict" if result.certified else "verdict open"
-    proved = _plain(result.certificate)
-    proved = in_words_of_density(proved) if result.is_density else proved
-    proved = in_words_of_constraints(proved) if result.constraints else proved
-    verdict = f"<div class='{look}'>{warnings}<p>{escaped(proved)}</p></div>"
+    verdict = f"<div class='{look}'>{warnings}<p>{escaped(proved(result))}</p></div>"
     parts = [
         "<h3>Question</h3>", _question(asked, result),
         "<h3>Answer</h3>", _answers(result),
@@ -272,6 +271,13 @@ def _answer(i: int, path: AnyPath, record: Record, result: MapResult, explained:
         "<h3>Where it came from</h3>", _provenance(path, asked, result),
     ]  # fmt: skip
     return "".join(parts)
+
+
+def proved(result: MapResult) -> str:
+    """State what is proved of an answer, for a reader without the vocabulary."""
+    text = _plain(result.certificate)
+    text = in_words_of_density(text) if result.is_density else text
+    return in_words_of_constraints(text) if result.constraints else text
 
 
 def _plain(c: Certificate) -> str:
