@@ -16,9 +16,9 @@ from certimap.core.named import Named
 from certimap.core.posterior import BoxPosterior, Draws, Masses, Offer, Posterior, Probes, TwoSided
 from certimap.core.query import Query, make_query
 from certimap.errors import TooLarge
-from certimap.networks.elimination import BITS, Elimination, looks_too_wide
+from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
-from certimap.networks.orders import hidden_first, plan_elimination
+from certimap.networks.orders import BITS, hidden_first, looks_too_wide, plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import ENTRIES_PER_TABLE, Factor, buckets_of_factors

@@ -15,10 +15,9 @@ from certimap.core.query import Query
 from certimap.core.rules import Automaton, categorical
 from certimap.errors import NoAnswer, TooLarge
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.elimination import looks_too_wide
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
-from certimap.networks.orders import min_fill
+from certimap.networks.orders import looks_too_wide, min_fill
 from certimap.networks.problem import problem_of
 from certimap.networks.sum_elimination import log_evidence
 from certimap.networks.sum_pass import Total

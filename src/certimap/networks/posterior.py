@@ -27,8 +27,8 @@ from certimap.networks.conditional import (
     relative_to,
     work_of,
 )
-from certimap.networks.elimination import looks_too_wide
 from certimap.networks.network import Network
+from certimap.networks.orders import looks_too_wide
 from certimap.networks.problem import Prepared, Problem, QueryStates, by_degree, problem_of, restrict
 from certimap.networks.relaxation import split_tree as trees
 from certimap.networks.relaxation.decoding import PlacedTree

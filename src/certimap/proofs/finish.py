@@ -38,7 +38,7 @@ from certimap.interop import as_model
 from certimap.io.files import suffix_of
 from certimap.io.formats import FORMATS
 from certimap.io.native import encoded_label, exported, fingerprint
-from certimap.networks.elimination import looks_too_wide
+from certimap.networks.orders import looks_too_wide
 from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver
 from certimap.solvers.record import unproved

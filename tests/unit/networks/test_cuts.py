@@ -13,7 +13,7 @@ import certimap as cm
 from certimap.errors import ImpossibleEvidence
 from certimap.networks import cuts
 from certimap.networks.cuts import OPEN, Binary, is_balanced, roof, settled
-from certimap.networks.elimination import looks_too_wide
+from certimap.networks.orders import looks_too_wide
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, value_at
 
 
