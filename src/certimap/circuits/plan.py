@@ -141,15 +141,10 @@ class Plan:
         params = self.log_tables[np.repeat(starts + np.where(real, REAL_FIRST, 0), sizes) + within]
         counts = np.diff(self.child_ptr) + np.diff(self.leaf_ptr)
         child_ptr = np.concatenate([np.zeros(n_leaf_nodes + 1, np.int64), np.cumsum(counts)])
-        leaf_slots = child_ptr[n_leaf_nodes + self.parent_of_leaf]
-        leaf_slots += np.arange(self.n_leaves) - self.leaf_ptr[self.parent_of_leaf]
-        inner_slots = child_ptr[n_leaf_nodes + self.parent_of_edge] + np.diff(self.leaf_ptr)[self.parent_of_edge]
-        inner_slots += np.arange(len(self.children)) - self.child_ptr[self.parent_of_edge]
-        children = np.empty(self.n_edges, np.int64)
-        children[leaf_slots] = leaf_of
-        children[inner_slots] = self.children.astype(np.int64) + n_leaf_nodes
-        log_weights = np.zeros(self.n_edges)
-        log_weights[inner_slots] = self.log_weights
+        # the edges of each node, those to leaves first
+        order = np.argsort(np.concatenate([self.parent_of_leaf, self.parent_of_edge]), kind="stable")
+        children = np.concatenate([leaf_of, self.children.astype(np.int64) + n_leaf_nodes])[order]
+        log_weights = np.concatenate([np.zeros(self.n_leaves), self.log_weights])[order]
         kind = np.concatenate([leaf_code, np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT)]).astype(np.int8)
         leaf_var = np.concatenate([variables, np.full(self.n_nodes, -1)]).astype(np.int32)
         param_ptr = np.concatenate([param_ptr, np.full(self.n_nodes, param_ptr[-1])]).astype(np.int64)
