@@ -16,17 +16,7 @@ from certimap.core.control import Control, TimeUp
 from certimap.kernels.random import seed_row
 from certimap.networks.elimination import Elimination, measure
 from certimap.networks.kernels import orders as kernels
-from certimap.networks.kernels.orders import (
-    FILL,
-    GRAIN,
-    HIDDEN,
-    PLACE,
-    QUERIED,
-    SIZE,
-    WEIGHTED_FILL,
-    NeighbourLists,
-    OrderRule,
-)
+from certimap.networks.kernels.orders import NeighbourLists, OrderRule
 from certimap.networks.reduction import touching
 
 FEW_VARIABLES = 1000  # an order of this many is found instantly
@@ -54,7 +44,7 @@ _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
 _NEAR = 1e-4  # log2 by which a clique may exceed a limit: sizes are rounded to grains
 _ORDERING = "looking for an elimination order"
-_COSTS = (FILL, WEIGHTED_FILL, SIZE)
+_COSTS = (kernels.FILL, kernels.WEIGHTED_FILL, kernels.SIZE)
 _NOISE = ((0.0, 0.0), (0.5, 0.05), (0.5, 0.15))  # of tries, in turn: see `OrderRule`
 
 
@@ -81,8 +71,8 @@ def min_fill(
     again each time that one of them goes: 1,000 variables take some 3 ms.
     """
     later = sizes.keys() - set(first) if first else ()
-    search = _Search(scopes, sizes, dict.fromkeys(later, QUERIED), control)
-    rule = OrderRule(FILL, _grains(log2_limit), -1.0, 0.0)
+    search = _Search(scopes, sizes, dict.fromkeys(later, kernels.QUERIED), control)
+    rule = OrderRule(kernels.FILL, _grains(log2_limit), -1.0, 0.0)
     found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
     return None if found is None else search.measured(found, query)
 
@@ -131,7 +121,7 @@ def best_order(
     """
     search = _Search(scopes, sizes, {}, control, seed)
     end = time.perf_counter() + SLOW_SHARE * search.control.seconds_left
-    best = search.greedy(OrderRule(FILL, _UNLIMITED, -1.0, 0.0))
+    best = search.greedy(OrderRule(kernels.FILL, _UNLIMITED, -1.0, 0.0))
     assert best is not None  # no total is too large
     for tries, most in ((search.exact_tries(), math.inf), (search.random_tries(), LITTLE)):
         n_tries = n_useful = 0
@@ -155,7 +145,7 @@ def hidden_first(
     log2_limits: Iterable[float],
     log2_most: float,
     *,
-    cost: int = FILL,
+    cost: int = kernels.FILL,
     row: int = 0,
     control: Control | None = None,
 ) -> tuple[list[int], float] | None:
@@ -167,7 +157,7 @@ def hidden_first(
     `cost`: `FILL`, `WEIGHTED_FILL` or `SIZE`.
     `row`: of random numbers that raise the costs a little; 0 raises none.
     """
-    search = _Search(scopes, sizes, dict.fromkeys(query, QUERIED), control)
+    search = _Search(scopes, sizes, dict.fromkeys(query, kernels.QUERIED), control)
     noise, spread = _NOISE[1] if row else (-1.0, 0.0)
     for limit in log2_limits:
         found = search.greedy(OrderRule(cost, _grains(limit), noise, spread), None, row, log2_most)
@@ -212,7 +202,7 @@ def _cost(elimination: Elimination) -> float:
 
 def _grains(log2: float) -> int:
     """Return a limit in the units of the kernels."""
-    return min(round((log2 + _NEAR) * GRAIN), _UNLIMITED) if math.isfinite(log2) else _UNLIMITED
+    return min(round((log2 + _NEAR) * kernels.GRAIN), _UNLIMITED) if math.isfinite(log2) else _UNLIMITED
 
 
 class _Found(NamedTuple):
@@ -246,7 +236,7 @@ class _Search:
         self.variables = sorted(sizes)
         self.pointers, self.near = _neighbours(scopes, self.variables)
         self.log2 = np.log2([float(sizes[v]) for v in self.variables])
-        self.stage = np.array([stage.get(v, HIDDEN) for v in self.variables], np.int64)
+        self.stage = np.array([stage.get(v, kernels.HIDDEN) for v in self.variables], np.int64)
         self.place = np.zeros(len(self.variables), np.int64)
 
     def effort_for(self, log2_size: float, effort: float, dear: float) -> float:
@@ -262,8 +252,8 @@ class _Search:
         band = _band(self.pointers, self.near)
         for order in (band, band[::-1]):
             self.place[order] = np.arange(len(order))
-            yield OrderRule(PLACE, _UNLIMITED, -1.0, 0.0), 0, 0.0
-        for cost in (WEIGHTED_FILL, SIZE):
+            yield OrderRule(kernels.PLACE, _UNLIMITED, -1.0, 0.0), 0, 0.0
+        for cost in (kernels.WEIGHTED_FILL, kernels.SIZE):
             yield OrderRule(cost, _UNLIMITED, -1.0, 0.0), 0, 0.0
 
     def random_tries(self) -> Iterator[_Try]:
@@ -307,13 +297,13 @@ class _Search:
         """Return the graph with all variables still in it."""
         n, degrees = len(self.variables), np.diff(self.pointers)
         zeros = np.zeros((9, n), np.int64)
-        is_weighted = rule.cost == WEIGHTED_FILL
+        is_weighted = rule.cost == kernels.WEIGHTED_FILL
         pool = np.empty(4 * len(self.near) + 64, np.int64)
         pool[: len(self.near)] = self.near
         counters = np.zeros(5, np.int64)
         counters[kernels.POOL_USED] = len(self.near)
         pull = np.maximum(np.rint(self.log2 * _FEW), 1.0).astype(np.int64) if is_weighted else np.ones(n, np.int64)
-        own = np.rint(self.log2 * GRAIN).astype(np.int64)
+        own = np.rint(self.log2 * kernels.GRAIN).astype(np.int64)
         weight, missing, around, heap, where, key, tie, mark, order = zeros
         graph = NeighbourLists(
             self.pointers[:-1].copy(), degrees, degrees.copy(), pool, own, pull, self.stage, self.place, weight,
