@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 import zipfile
 from importlib import resources
@@ -70,3 +71,15 @@ def test_the_wheel_of_the_lab_holds_what_it_reads_and_has_the_same_version(tmp_p
     assert all(
         name.startswith(("certimap_lab/", f"certimap_lab-{certimap.__version__}.dist-info/")) for name in held
     )
+
+
+def test_the_bill_of_materials_says_what_the_wheel_carries_and_needs():
+    made = runpy.run_path(str(ROOT / ".ci/sbom"))
+    assert (ROOT / "src/certimap/sbom.cdx.json").read_text(encoding="utf-8") == made["text"](), "run .ci/sbom"
+    package = ROOT / "src/certimap"
+    carried = {path: version for version, path in made["CARRIED"].values()}
+    assert {p.relative_to(package).as_posix() for p in package.rglob("*.min.js")} == carried.keys()
+    for path, version in carried.items():
+        script = package / path
+        assert version.encode() in script.read_bytes()
+        assert script.with_name(script.name.partition(".")[0] + ".LICENSE.txt").is_file()
