@@ -60,6 +60,6 @@ def test_a_linear_gaussian_network_has_the_same_posteriors():
         assert mixture.covariances[0, 0, 0] == pytest.approx(found.sigma() ** 2, abs=1e-6)
 
 
-def test_influence_diagrams_are_refused():
-    with pytest.raises(cm.ModelError, match="InfluenceDiagram cannot be read"):
-        cm.from_object(gum.fastID("a->*d->$u"))
+def test_influence_diagrams_have_no_probabilities():
+    with pytest.raises(cm.QueryError, match="no probabilities until its decisions are made"):
+        cm.marginals(gum.fastID("a->*d->$u"), ["a"])
