@@ -14,7 +14,10 @@ from certimap import testing as testing
 from certimap import trees as trees
 from certimap.ask.api import condition as condition
 from certimap.ask.api import map_query as map_query
+from certimap.ask.decide import InformationValue as InformationValue
+from certimap.ask.decide import InformationValues as InformationValues
 from certimap.ask.decide import decide as decide
+from certimap.ask.decide import value_of_information as value_of_information
 from certimap.ask.forecasting import Forecast as Forecast
 from certimap.ask.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.ask.forecasting import estimate_lipschitz as estimate_lipschitz
@@ -27,9 +30,6 @@ from certimap.ask.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.ask.inference import log_likelihood as log_likelihood
 from certimap.ask.inference import marginals as marginals
 from certimap.ask.inference import sample as sample
-from certimap.ask.information import InformationValue as InformationValue
-from certimap.ask.information import InformationValues as InformationValues
-from certimap.ask.information import value_of_information as value_of_information
 from certimap.ask.next_test import Gain as Gain
 from certimap.ask.next_test import NextTest as NextTest
 from certimap.ask.next_test import next_test as next_test

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import commands, decide, info, learn, solve
+from certimap.cli import commands, info, learn, solve
 from certimap.cli.options import spread
 from certimap.errors import CertimapError, MissingDependency
 
@@ -71,7 +71,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
-for _command in (solve.solve, decide.decide, info.info, learn.learn, *commands.SHORT):
+for _command in (solve.solve, info.info, learn.learn, *commands.SHORT):
     app.command(_command.__name__.rstrip("_"))(spread(_command))
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from certimap.ask.decide import decided, like
 from certimap.ask.inference import log_evidence
-from certimap.ask.information import decided, like
 from certimap.core.arguments import keywords_hinted
 from certimap.core.domain import Label
 from certimap.core.query import names_of

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.ask import information
+from certimap.ask import decide
 
 
 def random_network(seed, n=5):
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_one_search_with_its_bounds_and_many_searches_at_once(monkey
     assert found.status == "interrupted"
     assert found.expected_utility <= whole.upper_bound
     assert found.upper_bound > whole.upper_bound
-    monkeypatch.setattr(information, "decide", lambda *_, **__: found)
+    monkeypatch.setattr(decide, "decide", lambda *_, **__: found)
     with pytest.raises(KeyboardInterrupt):
         cm.value_of_information(network, "d3")
 
