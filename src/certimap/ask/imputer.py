@@ -17,12 +17,13 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain, Real
 from certimap.core.model import Model
 from certimap.core.named import needed
+from certimap.core.query import refuse_doubled
 from certimap.core.result import MapResult
 from certimap.errors import DataError
 from certimap.interop import as_model
 from certimap.learn import ChowLiuTree, FullMixture, HiddenChowLiuTree, LearnSPN, ProductMixture
 from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
-from certimap.learn.table import DataTable, Kind, encode, missing_in, read_table, refuse_doubled
+from certimap.learn.table import DataTable, Kind, encode, missing_in, read_table
 from certimap.solvers.request import Request
 
 _NEEDS = "MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'"
@@ -401,7 +402,7 @@ def _framed(X: Any) -> Any:
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:
     """Validate a table with scikit-learn; return it as an array."""
     if hasattr(X, "columns"):
-        refuse_doubled(list(X.columns))
+        refuse_doubled(list(X.columns), "the table has two columns", DataError)
     try:
         return _validation.validate_data(imputer, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
     except (TypeError, ValueError) as error:

@@ -192,11 +192,12 @@ def items_of(evidence: Any) -> Iterable[tuple[Any, Any]]:
     )
 
 
-def refuse_doubled(names: Sequence[Any], what: str) -> None:
-    """Raise QueryError for a duplicate name, whose last value would win unnoticed."""
-    if len(set(names)) < len(names):
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise QueryError(f"{what} named {doubled!r}; expected one of each name")
+def refuse_doubled(names: Sequence[Any], what: str, error: type[CertimapError] = QueryError) -> None:
+    """Raise `error` for names that are equal as text: one would hide another unnoticed."""
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        doubled = next(name for name, text in zip(names, texts, strict=True) if texts.count(text) > 1)
+        raise error(f"{what} named {doubled!r}; expected one of each name")
 
 
 def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:

@@ -262,22 +262,19 @@ class StructureLearner:
 
     def _with_bins(self, region: _Region) -> Floats32:
         """Return the indicators of all variables in order, real ones cut at their quartiles here."""
-        parts: list[Floats32] = []
-        column, real = 0, 0
-        for variable in region.variables:
-            width = int(self._n_columns[variable])
-            if width or not self._is_real[variable]:
-                parts.append(region.indicators[:, column : column + width])
-                column += width
-                continue
-            values = region.reals[:, real]
+        parts = self._by_variable(region, region.indicators)
+        for rank, k in enumerate(np.flatnonzero(self._is_real[region.variables]).tolist()):
+            values = region.reals[:, rank]
             known = values[~np.isnan(values)]
             cuts = np.quantile(known if len(known) else np.zeros(1), np.arange(1, REAL_BINS) / REAL_BINS)
             bins = np.searchsorted(cuts, values, side="right")
             chosen = (bins[:, None] == np.arange(1, REAL_BINS)) & ~np.isnan(values)[:, None]
-            parts.append(chosen.astype(np.float32))
-            real += 1
+            parts[k] = chosen.astype(np.float32)
         return np.ascontiguousarray(np.hstack(parts))
+
+    def _by_variable(self, region: _Region, columns: Floats32) -> list[Floats32]:
+        """Return the columns of each variable of a region; none of real ones."""
+        return np.split(columns, np.cumsum(self._n_columns[region.variables])[:-1], axis=1)
 
     def _split_variables(
         self, nodes: list[SketchNode], stack: list[_Region], region: _Region, component: Ints, count: int
@@ -317,11 +314,8 @@ class StructureLearner:
         indicators = region.indicators if region.known is None else self._filled(region, region.known)
         parts: list[Array] = [indicators]
         if self._wide:  # with more than two states, the first one needs a column of its own
-            start = 0
-            for width in self._n_columns[region.variables].tolist():
-                if width > 1:
-                    parts.append(1.0 - indicators[:, start : start + width].sum(axis=1, keepdims=True))
-                start += width
+            each = self._by_variable(region, indicators)
+            parts += [1.0 - own.sum(axis=1, keepdims=True) for own in each if own.shape[1] > 1]
         if region.reals.shape[1]:
             real = region.variables[self._is_real[region.variables]]
             reals = region.reals
@@ -346,19 +340,15 @@ class StructureLearner:
             np.full(len(variables), n_rows) if region.known is None else region.known.sum(axis=0, dtype=float)
         )
         counts = region.indicators.sum(axis=0, dtype=np.float64)
-        column, real = 0, 0
-        for variable, wanted, n in zip(variables.tolist(), chosen.tolist(), n_known.tolist(), strict=True):
-            if self._is_real[variable]:
-                if wanted:
-                    values = region.reals[:, real]
-                    node.statistics.append(values[~np.isnan(values)])
-                real += 1
-                continue
-            width = int(self._n_columns[variable])
-            if wanted:
-                some = counts[column : column + width]
-                node.statistics.append(np.concatenate([[n - some.sum()], some]))
-            column += width
+        is_real, widths = self._is_real[variables], self._n_columns[variables]
+        ranks, ends = np.cumsum(is_real) - 1, np.cumsum(widths)
+        for k in np.flatnonzero(chosen).tolist():
+            if is_real[k]:
+                values = region.reals[:, ranks[k]]
+                node.statistics.append(values[~np.isnan(values)])
+            else:
+                some = counts[ends[k] - widths[k] : ends[k]]
+                node.statistics.append(np.concatenate([[n_known[k] - some.sum()], some]))
 
 
 def _child(nodes: list[SketchNode], region: _Region) -> int:

@@ -31,6 +31,7 @@ from certimap.core.box import Points
 from certimap.core.columns import ColumnNote, ColumnNotes, PreparedTable
 from certimap.core.domain import OTHER, Categorical, Domain, Label, Real, Variable
 from certimap.core.named import needed
+from certimap.core.query import refuse_doubled
 from certimap.errors import DataError
 from certimap.io.cells import iso
 
@@ -411,7 +412,7 @@ def columns_of(data: Any) -> list[Column]:
             name: [row.get(name) for row in data] for name in dict.fromkeys(name for row in data for name in row)
         }
     if is_mapping(data):
-        refuse_doubled(list(data))
+        refuse_doubled(list(data), "the table has two columns", DataError)
         columns = [_column(str(name), values) for name, values in data.items()]
     elif has_names(data):
         columns = _frame_columns(data)
@@ -429,16 +430,8 @@ def _frame_columns(data: Any) -> list[Column]:
         why = f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
         return _frame_columns(needed("pandas.api.interchange", why).from_dataframe(data))
     names: list[Any] = list(getattr(data, attribute))
-    refuse_doubled(names)
+    refuse_doubled(names, "the table has two columns", DataError)
     return [_column(str(name), data[name]) for name in names]
-
-
-def refuse_doubled(names: list[Any]) -> None:
-    """Reject names that are equal as text: one column would hide another."""
-    texts = [str(name) for name in names]
-    if len(set(texts)) != len(texts):
-        doubled = next(name for name, text in zip(names, texts, strict=True) if texts.count(text) > 1)
-        raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
 
 
 def _array_columns(data: Any) -> list[Column]:
