@@ -44,13 +44,13 @@ pytest-quick: $(DEV_STAMP)
 pytest-nojit: $(DEV_STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nojit -q
 
-# The report page in headless Chromium (Debian's package, or CHROMIUM=/path/to/it), in an environment of its own.
+# The report page and the explorer in headless Chromium (Debian's package, or CHROMIUM=/path/to/it), in an environment of its own.
 test-browser: $(BROWSER)/.installed
 	$(BROWSER)/bin/python -m pytest tests/browser
 
 $(BROWSER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BROWSER)
-	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . hypothesis pytest playwright axe-playwright-python
+	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[explore,plot]' hypothesis pytest playwright axe-playwright-python
 	@touch $@
 
 # What needs pgmpy, pyagrum, spflow, cirkit and the like: an environment of its own, of some 2 GB.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -274,20 +275,26 @@ def test_axe_finds_nothing(browser: Any, models: Any, width: int, scheme: str) -
     page.context.close()
 
 
-def test_pictures_for_the_docs(browser: Any, page: Any, models: Any) -> None:
+def test_pictures_for_the_docs(browser: Any, page: Any) -> None:
     """Five states, into the folder that CERTIMAP_PICTURES names; without it, into memory."""
-    folder = os.environ.get("CERTIMAP_PICTURES")
+    images, folder = pytest.importorskip("PIL.Image"), os.environ.get("CERTIMAP_PICTURES")
 
     def picture(shown: Any, name: str) -> None:
+        shown.mouse.move(0, 0)
+        shown.evaluate("document.activeElement.blur()")
         shown.wait_for_timeout(400)
-        taken = shown.screenshot(path=None if folder is None else f"{folder}/{name}.png")
-        assert len(taken) < 150_000
+        taken = images.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(96)
+        packed = io.BytesIO()
+        taken.save(packed, "PNG", optimize=True)
+        assert len(packed.getvalue()) < 150_000
+        if folder is not None:
+            Path(folder, f"{name}.png").write_bytes(packed.getvalue())
 
-    page.set_viewport_size({"width": 1000, "height": 620})
     page.click("#fit")
     picture(page, "open")
     for name, label in FINDINGS.items():
         observe(page, name, label)
+    find(page, "LVEDVOLUME")
     picture(page, "findings")
     page.fill("#top_k", "3")
     page.keyboard.press("Tab")
@@ -295,15 +302,15 @@ def test_pictures_for_the_docs(browser: Any, page: Any, models: Any) -> None:
     page.click("#view")
     page.click("#explain")
     page.wait_for_selector("#found h3")
-    page.locator("#explain").scroll_into_view_if_needed()
-    page.evaluate("document.activeElement.blur()")
+    page.locator("#explain").evaluate("button => button.scrollIntoView({ block: 'start' })")
     picture(page, "why")
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 400, "height": 800})
+    page.locator("#chips").evaluate("chips => chips.scrollIntoView({ block: 'center' })")
     picture(page, "phone")
     served = cm.explore(hard(), path="grid.uai")
     try:
-        wide = opened(browser, served, viewport={"width": 1000, "height": 620})
+        wide = opened(browser, served)
         wide.wait_for_selector("#chart:not([hidden])")
         wide.wait_for_timeout(2000)
         picture(wide, "streaming")

@@ -1,5 +1,5 @@
 // The graph: Cytoscape.js draws edges and moves the view, dagre places the nodes, and cards lie on top of both.
-const LEAST = 0.3; // zoom that a fit keeps to: the rest of the graph is outside then
+const LEAST = 0.2; // zoom that a fit keeps to: the rest of the graph is outside then
 const NEAR = 0.55; // zoom below which cards show only the name and the state
 const styles = () => {
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -57,6 +57,7 @@ export class Graph {
   fit() {
     this.cy.resize();
     this.cy.fit(undefined, 16);
+    this.cy.zoom({ level: 0.96 * this.cy.zoom(), renderedPosition: { x: this.cy.width() / 2, y: 0 } }); // room for a line below
     if (this.cy.zoom() > 1.2) { this.cy.zoom(1.2); this.cy.center(); }
     if (this.cy.zoom() < LEAST) { this.cy.zoom(LEAST); this.cy.center(this.cy.nodes().sort((a, b) => b.degree() - a.degree())[0]); }
     this.follow();

@@ -71,6 +71,8 @@ const drawQuestion = () => {
 
 // ---- answers
 
+const seconds = (moment) => `${number(Number(moment.seconds.toPrecision(2)))} s`;
+
 const busy = (is) => { $("stop").disabled = !is; };
 
 const said = (text, kind = "") => {
@@ -98,7 +100,7 @@ const onProgress = (moment) => {
   moments.push(moment);
   said("Searching: this is the best so far");
   drawBounds(moment);
-  $("clock").textContent = `${number(moment.seconds)} s`;
+  $("clock").textContent = seconds(moment);
   if (!moment.assignment) return;
   view.assignment = moment.assignment;
   refresh();
@@ -109,7 +111,7 @@ const onAnswer = (found) => {
   said(found.proved, found.certified ? "good" : "open");
   moments.push(found);
   drawBounds(found);
-  $("clock").textContent = `${number(found.seconds)} s`;
+  $("clock").textContent = seconds(found);
   $("notes").replaceChildren(...found.notes.map((text) => element("p", {}, text)));
   $("facts").innerHTML = found.facts; // escaped by the server
   $("found").replaceChildren();
@@ -147,8 +149,8 @@ const drawBounds = ({ low, high, what = "value" }) => {
   const held = moments.filter((m) => m.low !== null && m.high !== null);
   $("chart").toggleAttribute("hidden", held.length < 3);
   if (held.length < 3) return;
-  const bottom = Math.min(...held.map((m) => m.low)), top = Math.max(...held.map((m) => m.high)), last = held.at(-1).seconds;
-  const at = (seconds, log) => `${(300 * seconds / last).toFixed(1)} ${(66 - 62 * (log - bottom) / (top - bottom || 1)).toFixed(1)}`;
+  const bottom = Math.min(...held.map((m) => m.low)), top = Math.max(...held.map((m) => m.high)), first = held[0].seconds, last = held.at(-1).seconds;
+  const at = (seconds, log) => `${(300 * (seconds - first) / (last - first || 1)).toFixed(1)} ${(66 - 62 * (log - bottom) / (top - bottom || 1)).toFixed(1)}`;
   const path = (field) => held.map((m) => at(m.seconds, m[field]));
   $("lower").setAttribute("d", `M${path("low").join("L")}`);
   $("upper").setAttribute("d", `M${path("high").join("L")}`);
