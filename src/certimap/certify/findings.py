@@ -388,11 +388,8 @@ class Findings:
             within = bounds.log_tau_within(log_kth, self.epsilon, self.tolerance)
             if bounds.round_up(log_rival, self._slack) > within:
                 continue  # an evaluated point may be too probable; draws cannot rule that out
-            row = min(
-                self._proof_row(bounds.round_down(within, self._slack), log_proved, batch),
-                self._evidence_row(log_kth, batch.log_r, smooth=False),
-                self._evidence_row(log_kth, batch.log_r, smooth=True),
-            )
+            evidence = (self._evidence_row(log_kth, batch.log_r, smooth=smooth) for smooth in (False, True))
+            row = min(self._proof_row(bounds.round_down(within, self._slack), log_proved, batch), *evidence)
             if max(start, row) < end:
                 return int(max(start, row))
         return None

@@ -260,14 +260,10 @@ class Ledger(Findings):
         _check_alike(_ALIKE, [ledger._asked for ledger in ledgers])
         splits = is_partition(first.domain, [ledger.boxes for ledger in ledgers], boxes)
         limits = [ledger.max_draws for ledger in ledgers if ledger.max_draws is not None]
-        merged = cls(
-            first.posterior,
-            **{name: getattr(first, name) for name in _REQUEST},
-            max_draws=sum(limits) if len(limits) == len(ledgers) else None,
-            control=control,
-            boxes=boxes,
-            trusting=next((ledger.trusting for ledger in ledgers if ledger.trusting is not None), None),
-        )
+        most = sum(limits) if len(limits) == len(ledgers) else None
+        trusting = next((ledger.trusting for ledger in ledgers if ledger.trusting is not None), None)
+        asked = {name: getattr(first, name) for name in _REQUEST}
+        merged = cls(first.posterior, **asked, max_draws=most, control=control, boxes=boxes, trusting=trusting)
         for ledger in ledgers:
             merged._evaluated.adopt(ledger._evaluated)
         merged.log_closed_bound = max(ledger.log_closed_bound for ledger in ledgers)

@@ -104,25 +104,16 @@ class Recorder:
         if len(splits) * (n_columns // 8 + 1) > self.max_bytes:
             self._fill()
             return {}
-        kept = [
-            np.packbits(_columns(layout, _unpacked(layout, node.kept), cuts))
-            for kind, node in entries
-            if kind == SHRUNK and node is not None
-        ]
-        found: dict[str, Array] = {
-            "splits": np.array([kind for kind, _ in entries], np.int32),
-            "kept": np.concatenate([*kept, np.zeros(0, np.uint8)]),
-        }
+        shrunk = [node.kept for kind, node in entries if kind == SHRUNK and node is not None]
+        kept = [np.packbits(_columns(layout, _unpacked(layout, box), cuts)) for box in shrunk]
+        found: dict[str, Array] = {"splits": np.array([kind for kind, _ in entries], np.int32)}
+        found["kept"] = np.concatenate([*kept, np.zeros(0, np.uint8)])
         if not layout.domain.is_discrete:
-            places = [
-                0 if node is None or kind < 0 or math.isnan(node.at) else np.searchsorted(cuts[kind], node.at) + 1
-                for kind, node in entries
-            ]
-            found |= {
-                "at": np.array(places, np.int32),
-                "cuts": np.concatenate([*cuts, np.zeros(0)]),
-                "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
-            }
+            at = ((kind, math.nan if node is None or kind < 0 else node.at) for kind, node in entries)
+            places = [0 if math.isnan(x) else np.searchsorted(cuts[kind], x) + 1 for kind, x in at]
+            sizes = [0, *(len(inner) for inner in cuts)]
+            found |= {"at": np.array(places, np.int32), "cuts": np.concatenate([*cuts, np.zeros(0)])}
+            found["cut_ptr"] = np.cumsum(sizes).astype(np.int64)
         return found
 
     def _fill(self) -> None:

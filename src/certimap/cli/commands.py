@@ -86,9 +86,7 @@ def convert(
     encoding: EncodingOption = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            help="Weights of literals for .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."
-        ),
+        typer.Option(help="Of .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."),
     ] = None,
     do: options.DoOption = None,
 ) -> None:
@@ -199,11 +197,7 @@ def check(
         float, typer.Option(help="Seconds after which the check gives up, and rejects; inf for no limit.")
     ] = 600.0,
     max_memory: Annotated[
-        str,
-        typer.Option(
-            help="Memory that the check may take beside the model: bytes, or with a suffix such as 2G. What would "
-            "take more is rejected."
-        ),
+        str, typer.Option(help="Bytes that the check may take beside the model, such as 2G; more is rejected.")
     ] = "2G",
     encoding: EncodingOption = None,
     do: options.DoOption = None,

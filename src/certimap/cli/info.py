@@ -31,10 +31,7 @@ def info(
     case: EvidenceOptions,
     query_file: QueryFileOption = None,
     estimate_lipschitz: Annotated[
-        bool,
-        typer.Option(
-            "--estimate-lipschitz", help="Measure how fast the probability falls off around a good answer."
-        ),
+        bool, typer.Option("--estimate-lipschitz", help="Measure how fast p falls off around a good answer.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -64,13 +64,7 @@ def _has_lab() -> bool:
     return importlib.util.find_spec(_LAB) is not None
 
 
-app = typer.Typer(
-    cls=_LazyGroup,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Maximum a posteriori inference with a proof of how good the answer is.",
-)
+app = typer.Typer(cls=_LazyGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _command in (solve.solve, info.info, learn.learn, *commands.SHORT):
     app.command(_command.__name__.rstrip("_"))(spread(_command))
 
@@ -142,14 +136,7 @@ def _report(error: Exception) -> int:
     return _fail(f"{what}; {TRACEBACK}=1 shows where it happened, for a report", UNFORESEEN)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *_: Any) -> None:
     """Print a warning as one line."""
     print(f"certimap: warning: {message}", file=sys.stderr)
 

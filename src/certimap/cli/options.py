@@ -164,11 +164,7 @@ class EvidLayout(StrEnum):
 ModelArgument = Annotated[Path, argument(metavar="MODEL", help=f"A model: {suffixes()}, .gz of each.")]
 EncodingOption = Annotated[
     str | None,
-    option(
-        "--encoding",
-        metavar="NAME",
-        help="Encoding of all text files named, such as latin-1 or utf-16; otherwise UTF-8.",
-    ),
+    option("--encoding", metavar="NAME", help="Encoding of text files, such as latin-1 or utf-16; else UTF-8."),
 ]
 SeparatorOption = Annotated[
     str | None,
@@ -195,8 +191,7 @@ class ConstraintOptions:
     """Constraints on the answer."""
 
     constraints: Annotated[
-        Path | None,
-        option("--constraints", metavar="FILE.json", help="A list of rules that the answers satisfy."),
+        Path | None, option("--constraints", metavar="FILE.json", help="A list of rules that the answers satisfy.")
     ] = None
     at_most: Annotated[
         list[str] | None,
@@ -233,11 +228,7 @@ class EvidenceOptions:
     ] = None
     evidence_file: Annotated[
         Path | None,
-        option(
-            "--evidence-file",
-            "--rows",
-            help=f"Evidence, one query per row of a table: {suffixes(files.EVIDENCE_FORMATS)}.",
-        ),
+        option("--evidence-file", "--rows", help=f"Evidence, row by row: {suffixes(files.EVIDENCE_FORMATS)}."),
     ] = None
     by_step: Annotated[
         Path | None, option("--by-step", metavar="FILE.csv", help="Evidence of a sequence, a row per step.")

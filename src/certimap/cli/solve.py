@@ -81,20 +81,14 @@ class RequestOptions:
     rng: Annotated[int | None, option("--rng", help="A seed, which replays the answer.")] = None
     time_limit: Annotated[
         float | None,
-        option(
-            "--time-limit",
-            metavar="SECONDS",
-            help="End each answer after so long, with the certificate earned by then.",
-        ),
+        option("--time-limit", metavar="SECONDS", help="End each answer then, with what is proved by then."),
     ] = None
     max_samples: Annotated[int | None, option("--max-samples", help="Draws for each answer.")] = None
     max_nodes: Annotated[int | None, option("--max-nodes", help="Search nodes for each answer.")] = None
     max_memory: Annotated[str | None, option("--max-memory", help="Bytes, such as 500M or 4G.")] = None
     warm_start: Annotated[
         list[str] | None,
-        option(
-            "--warm-start", help=f"A heuristic's name, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable."
-        ),
+        option("--warm-start", help=f"A heuristic, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable."),
     ] = None
     upper_bound: Annotated[
         str | None,
@@ -110,8 +104,7 @@ class RequestOptions:
     ] = None
     top_k: Annotated[int | None, option("--top-k", help="How many answers.")] = None
     top_mass: Annotated[
-        float | None,
-        option("--top-mass", help="List the fewest answers that hold this probability."),
+        float | None, option("--top-mass", help="List the fewest answers that hold this probability.")
     ] = None
     max_edges: Annotated[int | None, option("--max-edges", help="Build no larger circuit or table.")] = None
 
@@ -144,10 +137,7 @@ class AnswerOptions:
         ),
     ] = OnError.KEEP
     fill: Annotated[
-        bool,
-        typer.Option(
-            "--fill", help="Answer the empty cells of --rows (of --query) alone; the others are evidence."
-        ),
+        bool, typer.Option("--fill", help="Answer empty cells of --rows (of --query) alone; others are evidence.")
     ] = False
     as_json: JsonOption = False
     output: Annotated[

@@ -237,13 +237,8 @@ class DecodeCases(Cases):
             require(bool(np.all(in_range)), "decoding ends at a state out of range")
 
 
-CASES: tuple[tuple[Capability, type[Cases]], ...] = (
-    (Draws, DrawCases),
-    (Masses, MassCases),
-    (Bounds, BoundCases),
-    (Probes, ProbeCases),
-    (Decodes, DecodeCases),
-)
+CAPABILITIES: tuple[Capability, ...] = (Draws, Masses, Bounds, Probes, Decodes)
+CASES = (DrawCases, MassCases, BoundCases, ProbeCases, DecodeCases)
 
 
 def check_posterior(
@@ -256,7 +251,8 @@ def check_posterior(
     capabilities run: subclass the others and override `log_truth`. `rng` is the seed of `n_boxes` random boxes and
     of `n_samples` draws, which are compared with the probabilities; logs may differ by `atol` nats.
     """
-    offered = [cases for capability, cases in CASES if isinstance(posterior, capability)]
+    pairs = zip(CAPABILITIES, CASES, strict=True)
+    offered: list[type[Cases]] = [cases for capability, cases in pairs if isinstance(posterior, capability)]
     if isinstance(posterior, TwoSided):
         offered = [TwoSidedCases]
     for cases in (PosteriorCases, *offered):
