@@ -94,6 +94,7 @@ from certimap.interop import from_object as from_object
 from certimap.interop.networks import to_pgmpy as to_pgmpy
 from certimap.interop.networks import unroll as unroll
 from certimap.interop.networkx_graphs import to_networkx as to_networkx
+from certimap.interop.sklearn_models import to_sklearn as to_sklearn
 from certimap.io.formats import read as read
 from certimap.io.formats import write as write
 from certimap.learn import datasets as datasets

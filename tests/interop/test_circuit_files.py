@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+import certimap as cm
 from certimap.core.query import make_query
 from certimap.io import read
 
@@ -217,3 +218,18 @@ def test_sparc_over_some_numbers(tmp_path):
     for row in itertools.product((0, 1), repeat=6):
         expected = theirs.log_likelihood(root, np.array(row))
         assert log_prob(ours, [[row[2], row[5]]])[0] == pytest.approx(float(expected), abs=CLOSE)
+
+
+@pytest.mark.parametrize("learner", ["chow_liu", "hclt", "clt_mixture", "learnspn"])
+def test_deeprob_kit_reads_learned_circuits(tmp_path, learner):
+    io, inference = (
+        pytest.importorskip(f"deeprob.spn.{name}") for name in ("structure.io", "algorithms.inference")
+    )
+    rng = np.random.default_rng(0)
+    group = rng.integers(2, size=150)
+    table = {"a": group, "b": group * 2.0 + rng.normal(size=150), "c": rng.normal(size=150) - group}
+    model = getattr(cm.learn, learner)(table, rng=0)
+    model.write(tmp_path / "m.json")
+    rows = np.stack([np.asarray(column, np.float32) for column in table.values()], axis=1)
+    theirs = inference.log_likelihood(io.load_spn_json(tmp_path / "m.json"), rows).ravel()
+    assert cm.log_likelihood(model, rows) == pytest.approx(theirs, abs=1e-4)  # single precision there

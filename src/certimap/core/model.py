@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -67,9 +67,11 @@ class Model:
     - `hidden`: names of helper variables, which a query for all variables leaves out (see `NoisyMax`).
     - `source_columns`: what became of the columns of the table that the model was learned from; printed as a
       table. Kept in .npz.
+    - `views`: functions that return the model as one of another kind, for formats that hold only that.
     """
 
     domain: Domain
+    views: Sequence[Callable[[Any], Model]] = ()
     source_columns: Sequence[ColumnNote] = ()
     hidden: frozenset[str] = frozenset()
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real, Variable
-from certimap.core.logs import log_of, log_sum
+from certimap.core.logs import log_of
 from certimap.errors import ModelError
 from certimap.interop.reading import Reading, Wishes, attribute, kind_of, labels_of, named, numbers, refuse
 
@@ -45,31 +44,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
         products.append(builder.product(found) if len(found) > 1 else found[0])
     shares = np.array(list(covers.values()))
     builder.sum(products, log_weights=log_of(shares / shares.sum()).tolist())
-    return Reading(builder.build(normalised=False), lambda rows: _by_tables(x, columns, is_factor, rows))
-
-
-def _by_tables(x: Any, columns: list[str], is_factor: dict[str, bool], rows: Floats) -> Floats:
-    """Return log densities of rows, leaf by leaf from arfpy's tables; arfpy has no function for them."""
-    from scipy import stats
-
-    truncated: Any = stats.truncnorm
-    leaves = {leaf: np.full(len(rows), math.log(share)) for leaf, share in _covers(x).items()}
-    place = {column: i for i, column in enumerate(columns)}
-    params = x.params if "params" in vars(x) else None
-    for row in () if params is None else params.to_dict("records"):
-        leaf, mean, sd = (int(row["tree"]), int(row["nodeid"])), row["mean"], row["sd"]
-        if leaf in leaves:
-            ends = (row["min"] - mean) / sd, (row["max"] - mean) / sd
-            leaves[leaf] += truncated.logpdf(rows[:, place[str(row["variable"])]], *ends, mean, sd)
-    chances: dict[tuple[tuple[int, int], int], Floats] = {}
-    for row in x.class_probs.to_dict("records") if any(is_factor.values()) else ():
-        key = ((int(row["tree"]), int(row["nodeid"])), place[str(row["variable"])])
-        hits = rows[:, key[1]] == row["value"]
-        chances[key] = chances.get(key, np.zeros(len(rows))) + row["prob"] * hits
-    for (leaf, _), chance in chances.items():
-        if leaf in leaves:
-            leaves[leaf] += log_of(chance)
-    return log_sum(np.array(list(leaves.values())), 0) - math.log(sum(_covers(x).values()))
+    return Reading(builder.build(normalised=False))
 
 
 def _covers(x: Any) -> dict[tuple[int, int], float]:

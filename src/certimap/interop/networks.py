@@ -159,24 +159,13 @@ def _chains(x: Any) -> Reading:
         first = np.eye(n)[start[node]] if node in start else np.full(n, 1.0 / n)
         move = [[moves[node][a].get(b, 0.0) for b in range(n)] for a in range(n)]
         factors += [Factor((2 * k,), first), Factor((2 * k, 2 * k + 1), move)]
-
-    def theirs(row: list[int]) -> float:
-        found = 0.0
-        for k, (node, own) in enumerate(moves.items()):
-            before, after = row[2 * k : 2 * k + 2]
-            first = float(start[node] == before) if node in start else 1.0 / len(own)
-            found += float(log_of(np.array(first * own[before].get(after, 0.0))))
-        return found
-
-    model = BayesianNetwork(Domain(variables), factors)
-    return Reading(model, lambda rows: [theirs(row) for row in rows.astype(np.int64).tolist()])
+    return Reading(BayesianNetwork(Domain(variables), factors))
 
 
 def _markov(x: Any) -> Reading:
     kinds = set(classes_of(x))
     factors: list[Any] = list(attribute(x, "get_factors")())
-    read_nodes: Any = attribute(x, "get_variable_nodes" if "FactorGraph" in kinds else "nodes")
-    nodes: list[Any] = list(read_nodes())
+    nodes: list[Any] = list(attribute(x, "get_variable_nodes" if "FactorGraph" in kinds else "nodes")())
     if "ClusterGraph" in kinds:  # its nodes are tuples of variables
         nodes = list(dict.fromkeys(v for clique in nodes for v in clique))
     covered = {variable for factor in factors for variable in attribute(factor, "variables")}

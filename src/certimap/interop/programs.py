@@ -24,7 +24,6 @@ from certimap.networks.factor import Factor
 from certimap.networks.network import MarkovNetwork
 
 MOST_ROWS = 2**16  # states of the elements that one conditional depends on
-Axes = Sequence[tuple[str, tuple[int, ...]]]  # variables, and the place of an element, or () for all of them
 
 
 class Site(NamedTuple):
@@ -46,7 +45,7 @@ def reading_of(
     latent = {name: site for name, site in sites.items() if len(site.values)}
     variables: list[Categorical] = []
     ids: dict[str, Ints] = {}
-    axes: dict[str, Axes] = {}
+    axes: dict[str, list[tuple[str, tuple[int, ...]]]] = {}  # variables, and places of elements, or () for all
     for name, site in sites.items():
         own = [(name, ())] if name in latent else []
         above = [(p, [()] if alone else np.ndindex(latent[p].shape)) for p, alone in site.parents.items()]
@@ -66,8 +65,7 @@ def reading_of(
     for name, own in axes.items():
         for k, (parent, at) in enumerate(own):
             column = latent[parent].values[np.indices(sizes[name])[k].reshape(-1)]
-            part = rows[parent][(spans[name], *at)]
-            part[...] = column.reshape(-1, *[1] * (part.ndim - 1))
+            rows[parent][(spans[name], *at)].T[...] = column
     found, factors = evaluate(rows), list[Factor]()
     for name, site in sites.items():
         table = numbers(found[name])[spans[name]].reshape((*sizes[name], *site.shape))
@@ -126,11 +124,8 @@ def read_numpyro(x: Any, wishes: Wishes) -> Reading:
     for name, above in numpyro.infer.inspect.get_dependencies(x)["prior_dependencies"].items():
         parents = {p: plates[p].keys() <= plates[name].keys() for p in above if p != name}
         sites[name] = Site(found[name].shape, supports[name], parents)
-
-    def total(row: Any) -> Any:
-        return numpyro.infer.util.log_density(x, (), {}, row)[0]
-
-    return reading_of(x, sites, jax.jit(jax.vmap(values_of)), jax.jit(total))
+    one = jax.jit(values_of)
+    return reading_of(x, sites, jax.jit(jax.vmap(values_of)), lambda row: sum(v.sum() for v in one(row).values()))
 
 
 def read_pymc(x: Any, wishes: Wishes) -> Reading:
@@ -138,14 +133,15 @@ def read_pymc(x: Any, wishes: Wishes) -> Reading:
     if "Model" not in classes_of(x) or wishes.names is not None:
         raise refuse(x, "expected a Model, without names: its variables have names")
     terms, latent = [*attribute(x, "basic_RVs"), *attribute(x, "potentials")], list(attribute(x, "free_RVs"))
-    supports = {rv.name: _support(x, rv, latent) for rv in latent}
+    ancestors = attribute(sys.modules["pytensor.graph.traversal"], "ancestors")
+    supports = {rv.name: _support(x, rv, lambda end: set(latent).isdisjoint(ancestors([end]))) for rv in latent}
     logs, shapes = attribute(x, "logp")(vars=terms, sum=False), attribute(x, "eval_rv_shapes")()
     inputs = [attribute(x, "rvs_to_values")[rv] for rv in latent]
     evaluate = attribute(x, "compile_fn")(logs, inputs=inputs, on_unused_input="ignore", mode="FAST_COMPILE")
     found = evaluate({name: np.full(shapes[name], values[0]) for name, values in supports.items()})
     sites: dict[str, Site] = {}
     for rv, log, array in zip(terms, logs, found, strict=True):
-        above = _above(log)
+        above = set(ancestors([log]))
         names = [own.name for own, value in zip(latent, inputs, strict=True) if value in above and own is not rv]
         parents = {name: not shapes[name] for name in names}
         sites[rv.name] = Site(array.shape, supports.get(rv.name, np.zeros(0, np.int64)), parents)
@@ -157,19 +153,7 @@ def read_pymc(x: Any, wishes: Wishes) -> Reading:
     return reading_of(x, sites, at_rows, lambda row: sum(array.sum() for array in evaluate(row)))
 
 
-def _above(expression: Any) -> set[Any]:
-    """Return all that an expression of PyTensor is made of."""
-    seen: set[Any] = set()
-    waiting = [expression]
-    while waiting:
-        part = waiting.pop()
-        if part not in seen:
-            seen.add(part)
-            waiting += part.owner.inputs if part.owner else ()
-    return seen
-
-
-def _support(x: Any, rv: Any, latent: Sequence[Any]) -> Ints:
+def _support(x: Any, rv: Any, is_fixed: Callable[[Any], bool]) -> Ints:
     """Return the states of a variable of PyMC."""
     kind = getattr(rv.owner.op, "name", type(rv.owner.op).__name__)
     if kind not in ("categorical", "bernoulli", "discrete_uniform", "binomial"):
@@ -178,7 +162,7 @@ def _support(x: Any, rv: Any, latent: Sequence[Any]) -> Ints:
     if kind in ("categorical", "bernoulli"):
         return np.arange(2 if kind == "bernoulli" else int(first.shape[-1].eval()))
     ends = (first, *others[: kind == "discrete_uniform"])
-    found = [numbers(end.eval() if _above(end).isdisjoint(latent) else []) for end in ends]
+    found = [numbers(end.eval() if is_fixed(end) else []) for end in ends]
     if any(len(set(end.flat)) != 1 for end in found):
         raise _infinite(x, rv.name, f"{kind} with different ranges")
     low, high = [0, *(int(end.flat[0]) for end in found)][-2:]

@@ -44,11 +44,11 @@ class Reading:
     """A converted model, and the means to compare it with the original object.
 
     `theirs` returns the library's own log values at points, shape (n, n_variables): positions of states, and real
-    values; it ignores the columns of hidden variables.
+    values; it ignores the columns of hidden variables. None for a library without such values.
     """
 
     model: Model
-    theirs: Callable[[Floats], Any]
+    theirs: Callable[[Floats], Any] | None = None
     # the circuit, network or mixture to compare, if not `model`: a shorter sequence, p of all real variables
     compared: Model | None = None
     states: Sequence[int] | None = None  # of each variable to compare, if the library rejects others
@@ -76,9 +76,9 @@ def attribute(x: Any, *names: str) -> Any:
     try:
         return attrgetter(".".join(names))(x)
     except AttributeError:
+        told = f"this {kind_of(x)} has no attribute {'.'.join(names)!r}"
         raise ModelError(
-            f"a {kind_of(x)} without the attribute {'.'.join(names)!r} was given; this version of "
-            f"{library_of(x)} keeps it elsewhere, and nothing is guessed"
+            f"{told}; this version of its library keeps it elsewhere, and nothing is guessed"
         ) from None
 
 
@@ -87,9 +87,8 @@ def fitted(x: Any, name: str) -> Any:
     try:
         return getattr(x, name)
     except AttributeError:
-        library = {"sklearn": "scikit-learn"}.get(library_of(x), library_of(x))
         text = f"this {kind_of(x)} has no {name}: it is not fitted (call fit first)"
-        raise ModelError(f"{text}, or this version of {library} keeps it elsewhere") from None
+        raise ModelError(f"{text}, or this version of its library keeps it elsewhere") from None
 
 
 def numbers(x: Any) -> Floats:
@@ -141,11 +140,7 @@ READERS = {  # module and function here, by the package of an object's class
     "numpyro": "programs:read_numpyro",
     "pymc": "programs:read_pymc",
 }
-LIBRARIES = (
-    "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn, arfpy, PyMC, NumPyro and CRFs"
-)
-
-
+LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, sklearn, arfpy, PyMC, NumPyro and CRFs"
 _SEQUENCES = ("HMM", "CRF", "DynamicBayesianNetwork", "BayesNet", "MarkovChain")  # or parts of models of them
 
 
@@ -161,27 +156,8 @@ def from_object(
 ) -> Model | list[Model]:  # fmt: skip
     """Return a model of another library as one of certimap.
 
-    `x`: a model of certimap, which is returned unchanged, or one of
-
-    - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DynamicBayesianNetwork`,
-      `LinearGaussianBayesianNetwork`, `DiscreteMarkovNetwork`, `FactorGraph`, `JunctionTree`, `ClusterGraph`,
-      `MarkovChain` (with `steps`);
-    - pyagrum: `BayesNet` (with `steps`: of two slices, `x0` and `xt`), `MarkovRandomField`, `CLG`,
-      `InfluenceDiagram`;
-    - pomegranate: `BayesianNetwork` of categorical distributions, `FactorGraph`, `DenseHMM`, `SparseHMM`;
-    - hmmlearn: `CategoricalHMM`, `GaussianHMM`, `GMMHMM`, `PoissonHMM`, `MultinomialHMM` and the variational
-      ones (the means of their posterior);
-    - sklearn-crfsuite and pytorch-crf: `CRF`;
-    - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
-    - cirkit: circuits compiled to torch, with real weights that are not negative;
-    - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
-    - scikit-learn: `GaussianMixture`, `BayesianGaussianMixture` (by its weights, means and covariances),
-      `CategoricalNB`, `BernoulliNB`, `GaussianNB`, `MultinomialNB` (its counts as Poisson, with the mean total
-      of the training rows) and `QuadraticDiscriminantAnalysis`;
-    - arfpy: adversarial random forests (`arf`) after their `forde()`;
-    - PyMC: a `Model`, and NumPyro: a handler of a model (`handlers.seed(model, 0)`), with discrete variables of
-      finitely many states and observed ones, which become factors (`log_joint` is ln p(states, observations)).
-
+    - `x`: a model of certimap, which is returned unchanged, or a complete one of the libraries whose classes the
+      page *Coming from pgmpy, ...* lists, as errors do; of NumPyro, a handler around a model.
     - `steps`: the number of steps of a dynamic network (see `unroll`), or of a hidden Markov model whose
       observations are variables (not every kind allows it).
     - `names`: variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
@@ -189,8 +165,7 @@ def from_object(
     - `observations`: one sequence, read as a chain of its states (`linear_chain`): rows of features for hmmlearn,
       of NaN where missing (`log_joint` is ln p(states, observations)); the features of each step for a CRF of
       sklearn-crfsuite; emissions, shape (steps, K), for one of pytorch-crf.
-    - `lengths`: of several sequences, one after the other in
-    - `observations`: a list of models is returned.
+    - `lengths`: of several sequences, one after the other in `observations`: a list of models is returned.
 
     The model is a `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with
     a copy of the object's current parameters. States have the object's labels, or numbers from 0. Raises
@@ -287,11 +262,12 @@ def check_agreement(reading: Reading, x: Any) -> None:
     Raises ModelError, with the assignment, if values differ by more than `AGREEMENT` nats (times 1 + |log|), only
     one is impossible, or one is NaN; also if the library itself fails.
     """
+    if reading.theirs is None:
+        return
     model = reading.model if reading.compared is None else reading.compared
     states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)
     points = _points(model, states, np.random.default_rng(0))
-    ours = _values(model, points, sorted(reading.hidden))
-    found = _asked(reading, points, x)
+    ours, found = _values(model, points, sorted(reading.hidden)), _asked(reading.theirs, points, x)
     same = (ours == found) | (np.isneginf(found) & (ours < UNDERFLOW))
     near = np.isfinite(ours) & np.isfinite(found)
     same[near] |= np.abs(ours[near] - found[near]) <= AGREEMENT * (1.0 + np.abs(ours[near]))
@@ -307,10 +283,10 @@ def check_agreement(reading: Reading, x: Any) -> None:
     )
 
 
-def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
+def _asked(theirs: Callable[[Floats], Any], points: Floats, x: Any) -> Floats:
     """Return the library's own values at points."""
     try:
-        found = np.asarray(reading.theirs(points), np.float64).reshape(-1)
+        found = np.asarray(theirs(points), np.float64).reshape(-1)
     except ModelError:
         raise
     except Exception as error:  # libraries raise any error for objects that they cannot evaluate

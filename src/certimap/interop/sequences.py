@@ -179,9 +179,7 @@ def read_hmmlearn(x: Any, wishes: Wishes) -> Reading:
     counts = kind not in ("GaussianHMM", "GMMHMM")
 
     def given(rows: Floats) -> Any:
-        if counts and not np.all(
-            (rows >= 0.0) & (rows == np.floor(rows))
-        ):  # hmmlearn takes -1 for the last symbol
+        if counts and not np.all((rows >= 0.0) & (rows == np.floor(rows))):  # for hmmlearn, -1 is the last symbol
             raise ModelError(f"observations of a {kind_of(x)} are whole numbers from 0; another number was given")
         return rows.astype(np.int64) if counts else rows
 

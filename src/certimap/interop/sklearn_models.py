@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.arrays import Floats
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.logs import log_of, log_sum
+from certimap.core.named import needed
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError
@@ -37,7 +39,9 @@ def convert(x: Any, wishes: Wishes) -> Reading:
     kind = next((name for name in reading.classes_of(x) if name in _KINDS), type(x).__name__)
     if kind in ("GaussianMixture", "BayesianGaussianMixture"):
         is_whole = kind == "GaussianMixture" and hasattr(x, "precisions_cholesky_")
-        return Reading(_mixture(x, wishes), lambda rows: (x if is_whole else _plain(x)).score_samples(rows))
+        return Reading(
+            _mixture(x, wishes), lambda rows: _asked((x if is_whole else _plain(x)).score_samples, rows)
+        )
     if kind == "MultinomialNB":
         return _multinomial(x, wishes)
     if kind == "QuadraticDiscriminantAnalysis":
@@ -64,10 +68,30 @@ def _plain(x: Any) -> Any:
 
 def _joint(x: Any, rows: Floats) -> Floats:
     """Return the classifier's own ln p(features, class) of rows, whose last column is the class's position."""
+    found = _asked(x.predict_joint_log_proba, rows[:, :-1])
+    return found[np.arange(len(rows)), rows[:, -1].astype(np.int64)]
+
+
+def to_sklearn(model: Any) -> Any:
+    """Return a fitted `GaussianMixture` of scikit-learn; names other than numbers are its feature names.
+
+    `model`: a `GaussianMixture`. Raises ModelError for another, and MissingDependency without scikit-learn.
+    """
+    if not isinstance(model, GaussianMixture):
+        raise ModelError(f"a {type(model).__name__} is no GaussianMixture, which to_sklearn takes")
+    needed("sklearn.mixture", "to_sklearn needs scikit-learn: pip install scikit-learn")
+    arrays = {"weights_": np.exp(model.log_weights), "means_": model.means, "covariances_": model.covariances}
+    made = _plain(SimpleNamespace(**arrays, covariance_type="full"))
+    made.n_features_in_, made.converged_ = len(model.domain), True
+    if not all(name.isdecimal() for name in model.domain.names):
+        made.feature_names_in_ = np.array(model.domain.names, object)
+    return made
+
+
+def _asked(ask: Callable[[Floats], Any], rows: Floats) -> Floats:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # rows here have no names
-        found = numbers(x.predict_joint_log_proba(rows[:, :-1]))
-    return found[np.arange(len(rows)), rows[:, -1].astype(np.int64)]
+        return numbers(ask(rows))
 
 
 def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ()) -> list[str]:
@@ -102,34 +126,27 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
     return builder.build(normalised=False)
 
 
-def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables: list[Floats]) -> BayesianNetwork:
+def _network(x: Any, wishes: Wishes, log_tables: list[Floats]) -> BayesianNetwork:
     """Build a class, the last variable, and features given it; tables in logs, shape (classes, states)."""
     n = len(log_tables)
+    states = [*(tuple(range(table.shape[1])) for table in log_tables), labels_of(fitted(x, "classes_"))]
     factors = [Factor.from_log((n, j), table) for j, table in enumerate(log_tables)]
     factors.append(Factor.from_log((n,), numbers(fitted(x, "class_log_prior_"))))
-    return BayesianNetwork(Domain(map(Categorical, names, states)), factors)
+    return BayesianNetwork(Domain(map(Categorical, _names(x, n, wishes, last=[CLASS]), states)), factors)
 
 
 def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
-    tables = [numbers(table) for table in fitted(x, "feature_log_prob_")]
-    states = [tuple(range(table.shape[1])) for table in tables]
-    names = _names(x, len(tables), wishes, last=[CLASS])
-    return _network(x, names, [*states, labels_of(fitted(x, "classes_"))], tables)
+    return _network(x, wishes, [numbers(table) for table in fitted(x, "feature_log_prob_")])
 
 
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
     """Read features with states 0 and 1; the threshold `binarize` must separate the two."""
     if x.binarize is not None and not 0.0 <= x.binarize < 1.0:
-        text = (
-            f"this {reading.kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it"
-        )
+        text = f"this {reading.kind_of(x)} cuts values at binarize={x.binarize}, where 0 and 1 are the same to it"
         raise ModelError(f"{text}; expected binarize=None, or a number in [0, 1)")
     log_one = numbers(fitted(x, "feature_log_prob_"))
-    log_zero = np.log1p(-np.exp(log_one))
-    n = log_one.shape[1]
-    tables = [np.stack([log_zero[:, j], log_one[:, j]], axis=1) for j in range(n)]
-    names = _names(x, n, wishes, last=[CLASS])
-    return _network(x, names, [*[(0, 1)] * n, labels_of(fitted(x, "classes_"))], tables)
+    tables = np.stack([np.log1p(-np.exp(log_one)), log_one], axis=2)
+    return _network(x, wishes, [tables[:, j] for j in range(log_one.shape[1])])
 
 
 def _gaussian(x: Any, wishes: Wishes) -> Circuit:

@@ -121,13 +121,11 @@ class TensorCircuit:
 
 
 def _module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats, *, in_logs: bool = True) -> Any:
-    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves.
-
-    In double precision, where half precision gives two digits, or values not `in_logs` underflow.
-    """
+    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves."""
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
     kinds = {str(p.dtype) for p in parameters}
+    # Half precision gives two digits, and in single values that are no logs underflow.
     is_widened = not in_logs or bool(kinds & {"torch.bfloat16", "torch.float16"})
     x = copy.deepcopy(x).double() if is_widened else x
     kind = torch.float64 if is_widened or "torch.float64" in kinds else torch.float32

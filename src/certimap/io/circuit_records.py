@@ -6,6 +6,7 @@ nodes of its records or lines once more, by other code than its reader's, with t
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import reprlib
@@ -25,7 +26,7 @@ from certimap.errors import ParseError
 from certimap.io.files import AnyPath, cut, read_text
 
 Record = Mapping[str, Any]
-LeafValues = Sequence[float] | Floats | tuple[float, float]  # log weights of states, or mean and sd
+LeafValues = Sequence[float] | Floats | tuple[float, float] | tuple[float, float, None]  # see add_leaf
 FREE_VARIABLES = 20_000  # limit on variables beyond one per node
 MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 
@@ -77,10 +78,17 @@ def joined_size(sizes: dict[int, int], variable: int, size: int) -> bool:
     return True
 
 
+def numbers_of(names: Sequence[str], low: int) -> list[int]:
+    """Return the numbers of variables: their names, if these rise from `low` or more, else low, low + 1, ..."""
+    called = [int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1 for name in names]
+    is_rising = all(a < b for a, b in itertools.pairwise([low - 1, *called]))
+    return called if is_rising else list(range(low, low + len(names)))
+
+
 def add_leaf(builder: CircuitBuilder, variable: int, values: LeafValues) -> int:
-    """Add a Gaussian (a pair: mean and sd), or log weights of the first states; others are impossible."""
+    """Add a Gaussian (mean, sd), a uniform leaf (low, high, None), or log weights of the first states alone."""
     if isinstance(values, tuple):
-        return builder.gaussian(variable, *values)
+        return builder.real("uniform" if len(values) == 3 else "gaussian", variable, *values[:2])
     size = int(builder.domain.n_states[variable])
     return builder.categorical(variable, log_weights=[*values, *[-math.inf] * (size - len(values))])
 

@@ -8,12 +8,12 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from certimap.core.arguments import keywords_hinted, shown
+from certimap.core.model import Model
 from certimap.core.named import Named, is_one_of
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import TABLES, AnyPath, suffix_of
 
 if TYPE_CHECKING:
-    from certimap.core.model import Model
     from certimap.io.logic import Weights
 
 
@@ -81,10 +81,10 @@ FORMATS: dict[str, Format] = table_of(
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
     _format(
         "json",
-        "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",
+        "linear-Gaussian networks, and circuits (deeprob-kit; SparC's are only read)",
         "json_models:read_json",
-        "json_models:write_linear_gaussian",
-        _LINEAR_GAUSSIAN,
+        "json_models:write_json",
+        _LINEAR_GAUSSIAN + _CIRCUIT,
     ),
     _format("jpc", "circuits (Juice)", "jpc:read_jpc", "jpc:write_jpc", _CIRCUIT),
     _format("nnf", "Boolean circuits (d4, c2d)", "logic:read_nnf", is_weighted=True),
@@ -154,6 +154,8 @@ def write(model: Any, path: AnyPath, format: str | None = None) -> None:
     ParseError for an unknown format, with a list of the known ones, and ModelError if it cannot hold the model.
     """
     chosen = format_of(path, format)
+    if isinstance(model, Model) and chosen.writes and not is_one_of(model, chosen.writes):
+        model = next((made for view in model.views if is_one_of(made := view(model), chosen.writes)), model)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):
         text = f"a {type(model).__name__} cannot be written to {fspath(path)}: .{chosen.name} holds {chosen.holds}"
         raise ModelError(f"{text}; .npz holds any model")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -161,7 +160,7 @@ def write_jpc(model: Circuit, path: AnyPath) -> None:
 
     Raises ModelError for a kind of leaf that Juice lacks.
     """
-    numbers = _numbers(model.domain.names)
+    numbers = records.numbers_of(model.domain.names, 1)
     lines = [f"jpc {model.n_nodes}"]
     for node, kind in enumerate(model.kind.tolist()):
         below: list[int] = model.children_of(node).tolist()
@@ -180,13 +179,6 @@ def write_jpc(model: Circuit, path: AnyPath) -> None:
         else:
             lines.append(_discrete(model, node, own, variable))
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _numbers(names: Sequence[str]) -> list[int]:
-    """Return the numbers of variables: their names, if these are rising numbers from 1, else 1, 2, ..."""
-    called = [int(name) if name.isascii() and name.isdigit() and len(name) < 10 else 0 for name in names]
-    rising = all(low < high for low, high in itertools.pairwise([0, *called]))
-    return called if rising else list(range(1, len(names) + 1))
 
 
 def _discrete(model: Circuit, node: int, own: list[float], number: int) -> str:

@@ -11,14 +11,15 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from certimap.circuits import nodewise
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
+from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.nodewise import OwnNode, log_normal
 from certimap.core.arguments import is_list
 from certimap.core.arrays import Floats
@@ -29,6 +30,7 @@ from certimap.io import circuit_records as records
 from certimap.io.circuit_records import Record, add_leaf, is_record, items
 from certimap.io.files import AnyPath, cut, parsed_json, parsing, write_text
 from certimap.io.native import decoded_label, discrete_part, encoded_label
+from certimap.io.words import LOG_LARGEST, LOG_SMALLEST
 from certimap.networks.bayesian import BayesianNetwork
 
 MAX_FLOAT = sys.float_info.max
@@ -38,7 +40,7 @@ _REAL = ("name", "parents", "intercept", "coefficients", "sd")
 _TOP = ("format", "variables", "hidden")
 _SPARC = "gcw-circuit-v1"
 _EDGE = ("source", "target", "idx")
-Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
+Leaf = tuple[int, list[float] | tuple[float, float] | tuple[float, float, None]]  # its variable; see `add_leaf`
 
 
 def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGaussianNetwork:
@@ -226,9 +228,13 @@ class _Deeprob(_Reader):
                 self.number(self.field(params, k, node), f"the {k} of node {node}") for k in ("mean", "stddev")
             )
             return self.variable(record, node), (mean, sd)
+        if kind == "Uniform":
+            fields = ((key, self.field(params, key, node)) for key in ("start", "width"))
+            low, width = (self.number(value, f"the {key} of node {node}") for key, value in fields)
+            return self.variable(record, node), (low, low + width, None)
         if kind != "Categorical":
             text = f"node {node} is a leaf of the class {cut(kind)}"
-            raise self.fail(f"{text}; expected Bernoulli, Categorical, Gaussian or BinaryCLT")
+            raise self.fail(f"{text}; expected Bernoulli, Categorical, Gaussian, Uniform or BinaryCLT")
         logs = self.probabilities(self.field(params, "probabilities", node), f"a probability of node {node}")
         states = self.field(params, "categories", node)
         places = [self.integer(s, f"a category of node {node}") for s in items(states)]
@@ -297,6 +303,8 @@ class _Deeprob(_Reader):
             scope: Any = record["scope"]
             if kind == "Gaussian":
                 leaf: nodewise.Leaf = log_normal(params["mean"], params["stddev"])
+            elif kind == "Uniform":
+                leaf = _log_uniform(params["start"], params["width"])
             elif kind == "Bernoulli":
                 leaf = _logs([1.0 - params["p"], params["p"]])
             else:
@@ -315,6 +323,10 @@ class _Deeprob(_Reader):
         if len(found) != n or any(len(rows) != 2 or any(len(row) != 2 for row in rows) for rows in found):
             raise self.fail(f"node {node} has tables that are not of the shape ({n}, 2, 2), which is accepted")
         return found
+
+
+def _log_uniform(low: float, width: float) -> Callable[[float], float]:
+    return lambda x: -math.log(width) if low <= x <= low + width else -math.inf
 
 
 def _logs(weights: Iterable[float]) -> list[float]:
@@ -460,6 +472,50 @@ def _linear_gaussian(data: Record) -> LinearGaussianNetwork:
     made = BayesianNetwork.from_cpts(states, parents, tables)
     discrete = BayesianNetwork(made.domain, made.factors, hidden) if hidden else made
     return LinearGaussianNetwork(nodes, discrete)
+
+
+def write_json(model: Circuit | LinearGaussianNetwork, path: AnyPath) -> None:
+    """Write a linear-Gaussian network, or a circuit as deeprob-kit does, in which weights are no logs.
+
+    Raises ModelError for a kind of leaf that deeprob-kit lacks, and weights beyond floats.
+    """
+    if isinstance(model, LinearGaussianNetwork):
+        return write_linear_gaussian(model, path)
+    names, nodes, edges = records.numbers_of(model.domain.names, 0), list[Record](), list[Record]()
+    scopes: list[set[int]] = []
+    for node, kind in enumerate(model.kind.tolist()):
+        key, span = model.root - node, slice(*model.child_ptr[node : node + 2].tolist())
+        below: dict[int, float] = {}  # the graph of deeprob-kit has no two edges between two nodes
+        for child, weight in zip(model.children[span].tolist(), _weights(model.log_weights[span]), strict=True):
+            below[child] = below.get(child, 0.0) + weight
+        edges += [{"source": model.root - c, "target": key, "idx": k} for k, c in enumerate(below)]
+        scopes.append(set[int]().union(*map(scopes.__getitem__, below)) or {names[int(model.leaf_var[node])]})
+        record = _deeprob_leaf(node, kind, model.params_of(node)) if not below else {"class": "Product"}
+        record = {"class": "Sum", "weights": [*below.values()]} if kind == NodeKind.SUM else record
+        nodes.append({"id": key, "scope": sorted(scopes[node]), **record})
+    graph: Record = {"directed": True, "multigraph": False, "graph": {}, "nodes": nodes, "edges": edges}
+    write_text(path, json.dumps(graph, allow_nan=False))
+
+
+def _deeprob_leaf(node: int, kind: int, own: Floats) -> Record:
+    """Return the class and the parameters of a leaf; the upper end of a uniform one is inside."""
+    name, numbers = leaf_kinds()[kind].name if kind in leaf_kinds() else "categorical", own.tolist()
+    if name == "categorical":
+        params: Record = {"categories": [*range(len(own))], "probabilities": _weights(own)}
+    elif name == "gaussian":
+        params = {"mean": numbers[0], "stddev": numbers[1]}
+    elif name == "uniform":
+        (low, high), width = numbers, numbers[1] - numbers[0]
+        params = {"start": low, "width": width if low + width >= high else math.nextafter(width, math.inf)}
+    else:
+        raise ModelError(f"node {node} is a {name} leaf, which deeprob-kit does not have; .npz holds any model")
+    return {"class": name.capitalize(), "params": params}
+
+
+def _weights(logs: Floats) -> list[float]:
+    if np.any((logs > LOG_LARGEST) | ((logs < LOG_SMALLEST) & (logs > -np.inf))):
+        raise ModelError("a weight is beyond floats, which deeprob-kit holds; .npz holds any model")
+    return np.exp(logs).tolist()
 
 
 def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:

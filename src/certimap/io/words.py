@@ -28,8 +28,8 @@ _WRITTEN = Context(prec=20, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _HAS_DIGIT = re.compile(r"[^eE]*[1-9]")
 _IS_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,17})?", re.ASCII)
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
-_LOG_SMALLEST = math.log(sys.float_info.min)  # below it doubles lose digits
-_LOG_LARGEST = math.log(sys.float_info.max)
+LOG_SMALLEST = math.log(sys.float_info.min)  # below it doubles lose digits
+LOG_LARGEST = math.log(sys.float_info.max)
 
 
 @dataclass
@@ -147,7 +147,7 @@ def written(factor: Factor | Floats) -> list[str]:
     if not isinstance(factor, Factor) or not factor.in_logs:
         return list(map(repr, (factor.table if isinstance(factor, Factor) else factor).reshape(-1).tolist()))
     logs = factor.log_table.reshape(-1)
-    plain = (logs == -math.inf) | ((logs > _LOG_SMALLEST) & (logs < _LOG_LARGEST))
+    plain = (logs == -math.inf) | ((logs > LOG_SMALLEST) & (logs < LOG_LARGEST))
     words = list(map(repr, np.exp(np.where(plain, logs, 0.0)).tolist()))
     for i in np.flatnonzero(~plain).tolist():
         words[i] = str(Decimal(float(logs[i])).exp(_WRITTEN)).replace("E", "e")

@@ -120,6 +120,8 @@ class HiddenChowLiuModel(Model):
         store.tree(self.order, self.parent, tables, states, is_seen=False)
         return store.circuit()
 
+    views = (to_network, to_circuit)
+
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Draw n rows of positions, int16, shape (n, n_variables), from the root down."""
         return self.to_network().sample(n, rng)[:, : len(self.domain)]

@@ -384,7 +384,7 @@ def test_only_circuits_are_written(tmp_path):
     builder = CircuitBuilder(cm.Domain.of_sizes([2]))
     builder.categorical(0, log_weights=[0.0, 0.0])
     circuit = builder.build(normalised=False)
-    for suffix in ("nnf", "sdd", "psdd", "json"):
+    for suffix in ("nnf", "sdd", "psdd"):
         with pytest.raises(cm.ModelError, match="cannot be written"):
             write(circuit, tmp_path / f"m.{suffix}")
 
