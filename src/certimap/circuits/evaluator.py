@@ -118,18 +118,14 @@ def functions_of(plan: Plan) -> Ints:
 def probe_arrays(plan: Plan) -> ProbeArrays:
     """Return a plan laid out for the box search and the walks; linear in its edges, and made once."""
     if plan not in _laid_out:
-        _laid_out[plan] = _lay_out(plan)
+        domain = plan.domain
+        widths = np.where(domain.n_states == 0, 2, domain.n_states)
+        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        edges = (plan.is_sum, plan.child_ptr, plan.children, plan.log_weights)
+        leaves = (plan.leaf_ptr, plan.leaf_var, plan.leaf_start, _in_logs(plan), plan.tables, plan.log_tables)
+        columns = (plan.decides, offsets, domain.n_states, _scales(plan), plan.is_whole)
+        _laid_out[plan] = ProbeArrays(*edges, *leaves, functions_of(plan), *columns, domain.is_discrete)
     return _laid_out[plan]
-
-
-def _lay_out(plan: Plan) -> ProbeArrays:
-    domain = plan.domain
-    widths = np.where(domain.n_states == 0, 2, domain.n_states)
-    offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-    edges = (plan.is_sum, plan.child_ptr, plan.children, plan.log_weights)
-    leaves = (plan.leaf_ptr, plan.leaf_var, plan.leaf_start, _in_logs(plan), plan.tables, plan.log_tables)
-    columns = (plan.decides, offsets, domain.n_states, _scales(plan), plan.is_whole)
-    return ProbeArrays(*edges, *leaves, functions_of(plan), *columns, domain.is_discrete)
 
 
 def _in_logs(plan: Plan) -> Flags:

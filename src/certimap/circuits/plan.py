@@ -243,36 +243,25 @@ def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, Floats
     is_real = (circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL)
     if not domain.is_discrete and len(real := np.flatnonzero(is_real)):
         entries = _real_entries(circuit, query, real)
-        _refuse_mixed_measures(circuit, real)
+        whole = np.isin(circuit.kind[real], [code for code, leaf in leaf_kinds().items() if leaf.is_whole])
+        if len(both := np.intersect1d(circuit.leaf_var[real[whole]], circuit.leaf_var[real[~whole]])):
+            raise ModelError(
+                f"variable {domain.names[int(both[0])]!r} has leaves of counts and leaves with a density; "
+                "expected the one kind or the other"
+            )
         log_mass[real] = entries[:, REAL_LOG_NORM]
         for code, leaf in leaf_kinds().items():
             log_error[circuit.kind == code] = leaf.roundings
         log_error[real] += 4.0 * np.abs(log_mass[real])
         asked = position[circuit.leaf_var[real]] >= 0
-        queried = _with_real_leaves(queried, real[asked], entries[asked])
+        nodes = np.concatenate([queried.nodes, real[asked].astype(np.int32)])
+        order, n = np.argsort(nodes, kind="stable"), int(asked.sum())
+        real_start = len(queried.log_tables) + REAL_SIZE * np.arange(n, dtype=np.int32)
+        start = np.concatenate([queried.start, real_start])[order]
+        states = np.concatenate([queried.states, np.zeros(n, np.int64)])[order]
+        log_tables = np.concatenate([queried.log_tables, entries[asked].ravel()])
+        queried = QueriedLeaves(nodes[order], start, states, log_tables)
     return ConditionedLeaves(position, log_mass, queried), log_error
-
-
-def _with_real_leaves(queried: QueriedLeaves, nodes: Ints, entries: Floats) -> QueriedLeaves:
-    """Return queried leaves, with some real leaves and their vectors."""
-    joined = np.concatenate([queried.nodes, nodes.astype(np.int32)])
-    order = np.argsort(joined, kind="stable")
-    real_start = len(queried.log_tables) + REAL_SIZE * np.arange(len(nodes), dtype=np.int32)
-    start = np.concatenate([queried.start, real_start])
-    states = np.concatenate([queried.states, np.zeros(len(nodes), np.int64)])
-    log_tables = np.concatenate([queried.log_tables, entries.ravel()])
-    return QueriedLeaves(joined[order], start[order], states[order], log_tables)
-
-
-def _refuse_mixed_measures(circuit: Circuit, nodes: Ints) -> None:
-    """Raise ModelError if a variable has leaves on whole numbers and on real numbers: no measure fits both."""
-    whole = np.isin(circuit.kind[nodes], [code for code, leaf in leaf_kinds().items() if leaf.is_whole])
-    both = np.intersect1d(circuit.leaf_var[nodes[whole]], circuit.leaf_var[nodes[~whole]])
-    if len(both):
-        raise ModelError(
-            f"variable {circuit.domain.names[int(both[0])]!r} has leaves of counts and leaves with a density; "
-            "expected the one kind or the other"
-        )
 
 
 def _real_entries(circuit: Circuit, query: Query, nodes: Ints) -> Floats:
@@ -388,7 +377,9 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     edges = (np.empty(n_nodes, np.bool_), child_ptr, np.empty(n_inner, np.int32), np.empty(n_inner))
     leaves = (leaf_ptr, np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64))
     out = LeafLayout(*edges, *leaves, np.empty(n_nodes, np.int32), np.empty(3, np.int64))
-    work = _workspace(root + 1, int(new.ptr[root + 1]))
+    stack, cursor, inner, begin, end = (np.empty(root + 2, np.int32) for _ in range(5))
+    flat = (begin, end, np.empty(new.ptr[root + 1], np.int32), np.empty(new.ptr[root + 1]))
+    work = Workspace(stack, cursor, inner, np.empty(root + 2), *flat, np.full(root + 1, -1, np.int32))
     simplify.lay_out(root, new, work, out)
     n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
     sizes = (n_nodes, n_nodes + 1, n_inner, n_inner, n_nodes + 1, n_leaves, n_leaves, n_nodes)
@@ -398,7 +389,11 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     lengths, place = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE), np.zeros(len(log_tables), np.int32)
     n_entries = int(simplify.compact_tables(out.leaf_var, out.leaf_start, lengths, place, log_tables))
     log_tables.resize(n_entries, refcheck=False)
-    tables = _probabilities(domain, out.leaf_var, out.leaf_start, log_tables)
+    with np.errstate(over="ignore"):
+        tables = np.exp(log_tables)
+    if not domain.is_discrete:  # entries of real leaves are no logs
+        entries = np.unique(out.leaf_start[domain.n_states[out.leaf_var] == 0])[:, None] + np.arange(REAL_SIZE)
+        tables[entries] = log_tables[entries]
     edges = (out.is_sum, out.child_ptr, out.children, np.exp(out.log_weights), out.log_weights)
     leaves = (out.leaf_ptr, out.leaf_var, out.leaf_start, tables, log_tables)
     return Plan(domain, *edges, *leaves, out.decides, sum_numbers)
@@ -421,20 +416,3 @@ def _sum_numbers(sums: Ints32, final: Ints32, is_sum: Flags) -> Ints:
     numbers[places[places >= 0]] = found[places >= 0]
     numbers[~is_sum] = -1
     return numbers
-
-
-def _workspace(n_nodes: int, n_pool: int) -> Workspace:
-    stack, cursor, inner, begin, end = (np.empty(n_nodes + 1, np.int32) for _ in range(5))
-    flat = (begin, end, np.empty(n_pool, np.int32), np.empty(n_pool))
-    return Workspace(stack, cursor, inner, np.empty(n_nodes + 1), *flat, np.full(n_nodes, -1, np.int32))
-
-
-def _probabilities(domain: Domain, leaf_var: Ints32, leaf_start: Ints, log_tables: Floats) -> Floats:
-    """Return the entries of categorical leaves as probabilities; entries of real leaves stay unchanged."""
-    with np.errstate(over="ignore"):
-        tables = np.exp(log_tables)
-    if not domain.is_discrete:
-        starts = np.unique(leaf_start[domain.n_states[leaf_var] == 0])
-        entries = starts[:, None] + np.arange(REAL_SIZE)
-        tables[entries] = log_tables[entries]
-    return tables

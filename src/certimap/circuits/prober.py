@@ -157,8 +157,11 @@ def flattened(plan: Plan) -> FlatMixture | None:
     real = domain.n_states == 0
     if not np.any(real) or np.any(plan.is_whole) or np.any(real[plan.decides[plan.decides >= 0]]):
         return None
-    most = MAX_COMPONENTS if np.all(real) else MAX_MIXED
-    if _count(plan) > min(most, MAX_LEAVES // len(domain)):
+    most, counts = MAX_COMPONENTS if np.all(real) else MAX_MIXED, np.ones(plan.n_nodes)
+    for i in range(plan.n_nodes):
+        terms = counts[plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]]]
+        counts[i] = terms.sum() if plan.is_sum[i] else terms.prod()
+    if counts[-1] > min(most, MAX_LEAVES // len(domain)):
         return None
     parts: list[tuple[Floats, Ints]] = []
     for i in range(plan.n_nodes):
@@ -178,14 +181,6 @@ def flattened(plan: Plan) -> FlatMixture | None:
         parts.append((logs, starts))
     possible = parts[-1][0] > -np.inf
     return FlatMixture(parts[-1][0][possible], np.ascontiguousarray(parts[-1][1][possible]))
-
-
-def _count(plan: Plan) -> float:
-    counts = np.ones(plan.n_nodes)
-    for i in range(plan.n_nodes):
-        below = counts[plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]]]
-        counts[i] = below.sum() if plan.is_sum[i] else below.prod()
-    return float(counts[-1])
 
 
 def _components(arrays: ProbeArrays, flat: FlatMixture) -> LeafProducts:
@@ -253,7 +248,14 @@ class MixtureProber(PlanProber):
         first = super().starts()
         n_starts = N_STARTS if self.is_gaussian else N_SLOW_STARTS
         order = np.argsort(-self._log_tops, kind="stable")[:n_starts]
-        return np.concatenate([first, self.climb(self._peaks(order))])
+        arrays, view, points = self.view.arrays, self.view, np.empty((len(order), len(self.plan.domain)))
+        for v, size in enumerate(self.plan.domain.n_states):
+            starts = self.flat.starts[order, v]
+            if size:
+                points[:, v] = np.argmax(arrays.log_tables[starts[:, None] + np.arange(size)], axis=1)
+            else:
+                points[:, v] = peaks_in(arrays.functions, arrays.tables, starts, view.low[v], view.high[v])
+        return np.concatenate([first, self.climb(points)])
 
     def _climber(self) -> Callable[[Floats], None]:
         """Return the function that climbs from the rows of an array; with Gaussian leaves by Newton steps."""
@@ -261,18 +263,6 @@ class MixtureProber(PlanProber):
             return super()._climber()
         given = (self._components, self._log_tops, self.view.low, self.view.high)
         return partial(climb_gaussians, *given, slopes_for(*self.flat.starts.shape))
-
-    def _peaks(self, rows: Ints) -> Points:
-        """Return the points at the peaks of all leaves of some components, shape (len(rows), n)."""
-        arrays, view = self.view.arrays, self.view
-        points = np.empty((len(rows), len(self.plan.domain)))
-        for v, size in enumerate(self.plan.domain.n_states):
-            starts = self.flat.starts[rows, v]
-            if size:
-                points[:, v] = np.argmax(arrays.log_tables[starts[:, None] + np.arange(size)], axis=1)
-            else:
-                points[:, v] = peaks_in(arrays.functions, arrays.tables, starts, view.low[v], view.high[v])
-        return points
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """There is nothing to tighten: second-order bounds are better than caps."""

@@ -52,7 +52,13 @@ def modes(plan: Plan, log_mass: Floats) -> Points:
         kernels.flow_downward(nodes, log_flow)
         log_leaf_flow = log_flow[plan.parent_of_leaf]  # each leaf's weight in the mixture
         for i in np.flatnonzero(domain.n_states == 0).tolist():
-            point[i] = _mode_of_mixture(np.flatnonzero(plan.leaf_var == i), log_leaf_flow, nodes, kept)
+            leaves = np.flatnonzero(plan.leaf_var == i)
+            starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
+            log_weights, candidates = np.full(len(starts), -np.inf), np.unique(kept.peak_at[leaves])
+            np.logaddexp.at(log_weights, places, log_leaf_flow[leaves])
+            log_density, tables = np.empty(len(candidates)), (nodes.functions, nodes.log_tables)
+            mixture_log_densities(*tables, starts, log_weights, candidates, log_density)
+            point[i] = candidates[np.argmax(log_density)]  # the peak at which the mixture is densest
     return point[None, :].astype(domain.point_dtype)
 
 
@@ -95,17 +101,6 @@ def _groups(plan: Plan) -> tuple[Ints32, Ints32]:
     return group.astype(np.int32), following
 
 
-def _mode_of_mixture(leaves: Ints, log_leaf_flow: Floats, nodes: ProbeArrays, kept: kernels.WalkArrays) -> float:
-    """Return the component's peak at which the mixture of these real leaves is densest."""
-    starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
-    log_weights = np.full(len(starts), -np.inf)
-    np.logaddexp.at(log_weights, places, log_leaf_flow[leaves])
-    candidates = np.unique(kept.peak_at[leaves])
-    log_density = np.empty(len(candidates))
-    mixture_log_densities(nodes.functions, nodes.log_tables, starts, log_weights, candidates, log_density)
-    return float(candidates[np.argmax(log_density)])
-
-
 @dataclass(eq=False)
 class Propagation:
     """Hybrid belief propagation on a circuit read as a network of binary variables (Mauá et al. 2020).
@@ -121,9 +116,16 @@ class Propagation:
     damping: float  # the weight of the old message in the mean (of logs) that replaces it; 0 means no damping
 
     def __post_init__(self) -> None:
-        self._graph, self._messages = _start(self.plan)
-        n_children = np.diff(self.plan.child_ptr)
-        self._before = np.empty((int(np.max(n_children, where=self.plan.is_sum, initial=1)), 2))
+        plan, edges, leaves = self.plan, (len(self.plan.children), 2), (self.plan.n_leaves, 2)
+        counts, n_children = np.bincount(plan.children, minlength=plan.n_nodes), np.diff(plan.child_ptr)
+        told_ptr = np.concatenate([[0], np.cumsum(plan.domain.n_states[plan.leaf_var])]).astype(np.int64)
+        sent = (np.zeros(edges), np.zeros(edges), np.zeros(leaves), np.zeros(leaves))  # uniform messages
+        told, belief = np.zeros(int(told_ptr[-1])), np.zeros(plan.domain.total_states)
+        above_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        above = np.argsort(plan.children, kind="stable").astype(np.int64)
+        self._graph = probe_arrays(plan)
+        self._messages = kernels.Messages(*sent, told_ptr, told, belief, above_ptr, above)
+        self._before = np.empty((int(np.max(n_children, where=plan.is_sum, initial=1)), 2))
         self._belief = np.empty_like(self._messages.belief)
 
     def advance(self) -> tuple[Points, float]:
@@ -135,18 +137,6 @@ class Propagation:
         domain = self.plan.domain
         states = [np.argmax(own) for own in np.split(self._messages.belief, domain.offsets[1:-1])]
         return np.array(states, domain.point_dtype)[None, :], float(change)
-
-
-def _start(plan: Plan) -> tuple[ProbeArrays, kernels.Messages]:
-    """Return the arrays of a plan, and uniform messages."""
-    counts = np.bincount(plan.children, minlength=plan.n_nodes)
-    told_ptr = np.concatenate([[0], np.cumsum(plan.domain.n_states[plan.leaf_var])]).astype(np.int64)
-    edges, leaves = (len(plan.children), 2), (plan.n_leaves, 2)
-    sent = (np.zeros(edges), np.zeros(edges), np.zeros(leaves), np.zeros(leaves))
-    told, belief = np.zeros(int(told_ptr[-1])), np.zeros(plan.domain.total_states)
-    above_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    above = np.argsort(plan.children, kind="stable").astype(np.int64)
-    return probe_arrays(plan), kernels.Messages(*sent, told_ptr, told, belief, above_ptr, above)
 
 
 BEAM_BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
@@ -234,7 +224,13 @@ class _Beam:
             terms[owner, np.arange(len(candidates))] = np.concatenate([part.log_values for part in parts])
         else:
             candidates = np.unique(np.concatenate([part.points for part in parts]), axis=0)
-            terms = self._evaluated(node, candidates)
+            terms = np.empty((len(below), len(candidates)))
+            self.scratch.wanted[:] = np.arange(len(self.scratch.wanted)) < len(below)
+            for start in range(0, len(candidates), BEAM_BLOCK):
+                block = candidates[start : start + BEAM_BLOCK]
+                self.scratch.points[: len(block)] = block
+                kernels.evaluate_wanted(node, len(block), self.nodes, self.scratch)
+                terms[:, start : start + len(block)] = self.scratch.pair_log[: len(below), : len(block)]
         member = node
         while member >= 0:
             first = self.plan.child_ptr[member]
@@ -243,19 +239,6 @@ class _Beam:
             best = _largest(log_values, self.width)
             self.kept[member] = BeamEntry(candidates[best], log_values[best])
             member = int(self.peaks.next_in_group[member])
-
-    def _evaluated(self, node: int, candidates: Floats) -> Floats:
-        """Return ln of each child of a sum at each candidate, shape (n_children, n_candidates)."""
-        n_children = int(self.plan.child_ptr[node + 1] - self.plan.child_ptr[node])
-        out = np.empty((n_children, len(candidates)))
-        self.scratch.wanted[:] = False
-        self.scratch.wanted[:n_children] = True
-        for start in range(0, len(candidates), BEAM_BLOCK):
-            block = candidates[start : start + BEAM_BLOCK]
-            self.scratch.points[: len(block)] = block
-            kernels.evaluate_wanted(node, len(block), self.nodes, self.scratch)
-            out[:, start : start + len(block)] = self.scratch.pair_log[:n_children, : len(block)]
-        return out
 
 
 def _largest(values: Floats, n: int) -> Ints:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from certimap.core.arrays import Flags, Ints, pointers, spread
+from certimap.core.arrays import Ints, pointers, spread
 from certimap.networks.kernels import searches as kernels
 from certimap.networks.kernels.dual_ascent import CostArrays, DualState, SweepRule, ascend
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, restrict
@@ -277,7 +277,12 @@ class BestFirstSearch:
             return False
         _restore(self.dual, self.root)
         rule = SweepRule(REPLAY_SWEEPS, REPLAY_SHARE, threshold, margin, not self.lists_all, incumbent)
-        alive = kernels.replay(self.costs.arrays, self.dual, *_unrolled(decisions), rule)
+        steps, link = list[tuple[int, int, bool]](), decisions
+        while link is not None:
+            link, v, s, is_right = link
+            steps.append((v, s, is_right))
+        variables, states, rights = np.array(steps[::-1], np.int64).reshape(-1, 3).T.copy()
+        alive = kernels.replay(self.costs.arrays, self.dual, variables, states, rights.astype(np.bool_), rule)
         self.closed_bound = max(self.closed_bound, int(incumbent[0]) + margin)
         if not alive:
             return False
@@ -312,17 +317,6 @@ class BestFirstSearch:
     def _push(self, bound: int, decisions: Decisions) -> None:
         self._count += 1
         heapq.heappush(self._heap, (-bound, self._count, decisions))
-
-
-def _unrolled(decisions: Decisions) -> tuple[Ints, Ints, Flags]:
-    steps: list[tuple[int, int, bool]] = []
-    while decisions is not None:
-        decisions, v, s, is_right = decisions
-        steps.append((v, s, is_right))
-    steps.reverse()
-    variables = np.array([v for v, _, _ in steps], np.int64)
-    states = np.array([s for _, s, _ in steps], np.int64)
-    return variables, states, np.array([r for _, _, r in steps], np.bool_)
 
 
 def copy_of(dual: DualState) -> DualState:

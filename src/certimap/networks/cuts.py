@@ -69,10 +69,19 @@ def roof(model: Binary, control: Control | None = None) -> Roof:
     The flows only propose moves and states: moves are made on the exact integers, whatever they are, and `settled`
     verifies states. Cost: up to `MAX_FLOWS` maximum flows on n or 2n nodes.
     """
-    energies = _finite_energies(model)
-    arcs = _Arcs.of(*energies, model.ends)
+    arcs = _Arcs.of(*_finite_energies(model), model.ends)
     shifts, states = arcs.pushed(control or Control())
-    return _moved(model, arcs.linear, shifts, states, arcs.signs)
+    # costs go from pairs to variables, in exact integers, and the largest entries to the constant
+    first, second = (np.zeros((len(shifts), 2), np.int64) for _ in range(2))
+    first[:, 1] = arcs.linear[:, 0] + shifts
+    second[:, 1] = arcs.linear[:, 1]
+    second[np.arange(len(shifts)), arcs.signs.astype(np.int64)] -= shifts
+    pairs = _plus(model.pairs, first[:, :, None] + second[:, None, :])
+    moved = np.zeros_like(model.unary)
+    np.add.at(moved, model.ends, -np.stack([first, second], axis=1))
+    unary, below = _lowered(_plus(model.unary, moved))
+    flat, under = _lowered(pairs.reshape(-1, 4))
+    return Roof(Binary(unary, model.ends, flat.reshape(-1, 2, 2)), below + under, states)
 
 
 def _finite_energies(model: Binary) -> tuple[Ints, Ints]:
@@ -228,20 +237,6 @@ class _Flows:
 def _total(values: Ints) -> int:
     """Return a sum that 64 bits may not hold."""
     return (int((values >> 32).sum()) << 32) + int((values & (2**32 - 1)).sum())
-
-
-def _moved(model: Binary, linear: Ints, shifts: Ints, states: Ints, signs: Flags) -> Roof:
-    """Move costs from pairs to variables, in exact integers, and the largest entries to the constant."""
-    first, second = (np.zeros((len(shifts), 2), np.int64) for _ in range(2))
-    first[:, 1] = linear[:, 0] + shifts
-    second[:, 1] = linear[:, 1]
-    second[np.arange(len(shifts)), signs.astype(np.int64)] -= shifts
-    pairs = _plus(model.pairs, first[:, :, None] + second[:, None, :])
-    moved = np.zeros_like(model.unary)
-    np.add.at(moved, model.ends, -np.stack([first, second], axis=1))
-    unary, below = _lowered(_plus(model.unary, moved))
-    flat, under = _lowered(pairs.reshape(-1, 4))
-    return Roof(Binary(unary, model.ends, flat.reshape(-1, 2, 2)), below + under, states)
 
 
 def _plus(costs: Ints, moved: Ints) -> Ints:

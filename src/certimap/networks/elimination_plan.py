@@ -361,7 +361,8 @@ class Buckets:
             np.concatenate([scope_ptr[:-1], cliques.pointers[:-1] + 1 + len(scopes)]),
             np.concatenate([scope_ptr[1:], cliques.pointers[1:] + len(scopes)]),
             start,
-            *_grouped(inputs, len(n_states)),
+            np.concatenate([[0], np.cumsum(np.bincount(inputs[inputs >= 0], minlength=len(n_states)))]),
+            np.argsort(inputs, kind="stable")[np.count_nonzero(inputs < 0) :],
         )
 
     def scratch(self) -> Ints:
@@ -421,10 +422,3 @@ class Pieces:
         """Free the large messages that a bucket has multiplied."""
         for piece in self._buckets.inputs(i):
             self._large.pop(piece - self._buckets.n_tables, None)
-
-
-def _grouped(group: Ints, n_groups: int) -> tuple[Ints, Ints]:
-    """Return the start of each group's members, and all members in group order; -1 means no group."""
-    starts = np.concatenate([[0], np.cumsum(np.bincount(group[group >= 0], minlength=n_groups))])
-    members = np.argsort(group, kind="stable")
-    return starts, members[len(members) - int(starts[-1]) :]

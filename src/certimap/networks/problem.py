@@ -375,7 +375,14 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
     if len(points) == 1:
         states = np.zeros(max(variables, default=-1) + 1, np.int64)
         states[np.array(variables, np.int64)] = points[0]
-        return np.array([_value_at_one(problem, states)])
+        if problem.n_entries <= KEPT_ENTRIES:
+            found = problem.joined.entries_at(states).tolist()
+        else:  # joining the tables would take longer than to look into each
+            found = [t.log_values.item(tuple(states[list(t.scope)].tolist())) for t in problem.tables]
+        if not problem.is_integral:
+            return np.array([math.fsum([problem.constant, *found])])
+        is_hard_one = min(found, default=0) <= FLOOR
+        return np.array([HARD if is_hard_one else max(HARD, int(problem.constant) + sum(found))])
     column = {v: i for i, v in enumerate(variables)}
     total: Array = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
@@ -392,17 +399,6 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
         flat *= size
         flat += points[:, column[v]]
     return table.log_values.reshape(-1)[flat]
-
-
-def _value_at_one(problem: Problem, states: Ints) -> float | int:
-    """Return `value_at` for one point, rounded once; states are indexed by position in the model."""
-    if problem.n_entries <= KEPT_ENTRIES:
-        entries = problem.joined.entries_at(states).tolist()
-    else:  # joining the tables would take longer than to look into each
-        entries = [t.log_values.item(tuple(states[list(t.scope)].tolist())) for t in problem.tables]
-    if not problem.is_integral:
-        return math.fsum([problem.constant, *entries])
-    return HARD if min(entries, default=0) <= FLOOR else max(HARD, int(problem.constant) + sum(entries))
 
 
 def rounding_at(problem: Problem) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
 from certimap.core.arrays import Flags, Ints
 from certimap.core.control import Control
 from certimap.core.posterior import FIND_SECONDS
-from certimap.networks.problem import FLOOR, Problem, Table, is_hard
+from certimap.networks.problem import FLOOR, Problem, is_hard
 from certimap.networks.reduction import Bearing, consistent, left_of, touching
 
 FAILURES_PER_VARIABLE = 4
@@ -79,7 +79,14 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self.tables, zero = problem.tables, FLOOR if problem.is_integral else -np.inf
-        self.bearing = [Bearing(*problem.tables[k], zero) for k in _with_zeros(problem.tables)]
+        small = [k for k, (_, own) in enumerate(self.tables) if own.size <= SEEN_TOGETHER]
+        bearing = [k for k, (_, own) in enumerate(self.tables) if own.size > SEEN_TOGETHER and is_hard(own).any()]
+        if small:  # seen together
+            values = [self.tables[k].log_values.reshape(-1) for k in small]
+            starts = np.cumsum([0, *map(len, values[:-1])])
+            has_zero = np.logical_or.reduceat(is_hard(np.concatenate(values)), starts)
+            bearing += [small[i] for i in np.flatnonzero(has_zero).tolist()]
+        self.bearing = [Bearing(*self.tables[k], zero) for k in sorted(bearing)]
         self.near = touching(t.scope for t in self.bearing)
         self.touching = touching(t.scope for t in problem.tables)
 
@@ -110,15 +117,3 @@ class _Search:
             axes = tuple(a for a, u in enumerate(scope) if u != v)
             total = total + left_of(scope, values, left).max(axis=axes)
         return int(left[v][np.argmax(total)])
-
-
-def _with_zeros(tables: Sequence[Table]) -> list[int]:
-    """Return which tables have an entry of probability 0; small ones are seen together."""
-    small = [k for k, table in enumerate(tables) if table.log_values.size <= SEEN_TOGETHER]
-    found = [k for k, (_, own) in enumerate(tables) if own.size > SEEN_TOGETHER and is_hard(own).any()]
-    if small:
-        values = [tables[k].log_values.reshape(-1) for k in small]
-        ends = np.cumsum([len(own) for own in values])
-        has_zero = np.logical_or.reduceat(is_hard(np.concatenate(values)), [0, *ends[:-1].tolist()])
-        found += [small[i] for i in np.flatnonzero(has_zero).tolist()]
-    return sorted(found)

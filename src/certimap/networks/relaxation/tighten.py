@@ -116,17 +116,14 @@ class Tightener:
         self.mask = tree.full_mask() if mask is None else mask
         self.is_possible = kernels.restrict_to(tree.arrays, self.mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
-        self._find_parameters(self.mask)
-
-    def _find_parameters(self, mask: Mask) -> None:
-        """List the shifts (of copies that are not alone, in alive states) and the weights that may change."""
-        a = self.tree.arrays
-        several = self.tree.n_copies[a.own] > 1
+        # the shifts (of copies that are not alone, in alive states) and the weights that may change
+        a = tree.arrays
+        several = tree.n_copies[a.own] > 1
         sizes = a.n_states[a.own]
         region = np.repeat(np.arange(len(a.own)), sizes)
         state = np.arange(len(region)) - np.repeat(a.shift_ptr[:-1], sizes)
         joint = a.state_ptr[a.own[region]] + state
-        self.shift_at = np.flatnonzero(several[region] & (mask[joint] > 0))
+        self.shift_at = np.flatnonzero(several[region] & (self.mask[joint] > 0))
         _, group = np.unique(joint[self.shift_at], return_inverse=True)
         self.shift_group = group.astype(np.int64)
         self.weight_at = np.flatnonzero(several & ~self._is_query)
