@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -145,9 +143,9 @@ def _searched(
         return _Part(boxes[i].mask, found, int(np.random.default_rng([seed, i]).integers(2**63)), left, *shares)
 
     try:
-        for packed, status in Spread(executor, _search_part, question, WINDOW).results(len(boxes), make):
-            ledgers.append(_Unpickler(io.BytesIO(packed), posterior).load())
-            statuses.append(Status(status))
+        for ledger, status in Spread(executor, _search_part, question, WINDOW).results(len(boxes), make):
+            ledgers.append(ledger.attached(posterior))
+            statuses.append(status)
     except KeyboardInterrupt:
         if all(ledger.best_point is None for ledger in [warm, *ledgers]):
             raise
@@ -178,45 +176,19 @@ def _ledger_of(question: _Question, box: Boxes | None, **how: Any) -> Ledger:
     return ledger_of(question.conditioned(), question.session.request, question.solver, boxes=box, **how)
 
 
-def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
-    """Search a box in a worker; return its pickled ledger without the posterior, and the final status."""
+def _search_part(question: _Question, part: _Part) -> tuple[Ledger, Status]:
+    """Search a box in a worker; return its ledger without the posterior, and the final status."""
     posterior, max_memory = question.conditioned(), question.session.request.budget.max_memory
     if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
         ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
         ledger.candidates(part.points)
-        return _packed(ledger, posterior), Status.CERTIFIED.value
+        return ledger.attached(None), Status.CERTIFIED
     control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=max_memory)
     ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control=control, max_draws=part.max_samples)
     if len(part.points):
         ledger.candidates(part.points)
     status = search_box(question.solver, ledger, np.random.default_rng(part.seed))
-    return _packed(ledger, posterior), status.value
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles without the posterior, which the reader already has."""
-
-    def __init__(self, file: io.BytesIO, posterior: Posterior) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._posterior = posterior
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return "posterior" if obj is self._posterior else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, posterior: Posterior) -> None:
-        super().__init__(file)
-        self._posterior = posterior
-
-    def persistent_load(self, pid: Any) -> Posterior:
-        return self._posterior
-
-
-def _packed(ledger: Ledger, posterior: Posterior) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, posterior).dump(ledger)
-    return file.getvalue()
+    return ledger.attached(None), status
 
 
 def split(posterior: Posterior, n_parts: int) -> list[Boxes]:

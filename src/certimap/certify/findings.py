@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -214,6 +214,11 @@ class Findings:
         self._draws = DrawRecord(rule == "published", tolerance, self._slack, is_evidence)
         self._agreement = Agreement() if checks_draws and is_evidence and self.has_masses else None
         self._stopped = False
+
+    def attached(self, posterior: Any) -> Self:
+        """Return this with its posterior, or without it, None, as it travels from one process to another."""
+        self.posterior = self._evaluated.posterior = posterior
+        return self
 
     @property
     def rules(self) -> Rules | None:
