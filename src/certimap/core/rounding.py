@@ -95,6 +95,9 @@ LEAST_SHARE = 1e-300
 # end, which only raises a bound.
 MIXED_BITS, MIXED_TOP = 250, 30
 
+# What an entry of a table loses at most where products of up to 2^12 tables with a utility near 0 underflow.
+LOST_BY_UNDERFLOW = 2.0**-1010
+
 # Least variance of a Gaussian: doubles hold its inverse, and the inverse times numbers near 1.
 LEAST_VARIANCE = 1e-290
 

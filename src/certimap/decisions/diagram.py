@@ -13,6 +13,7 @@ import numpy as np
 from certimap.core.arrays import Flags, Floats, spread
 from certimap.core.control import Control
 from certimap.core.query import make_query
+from certimap.core.rounding import LOST_BY_UNDERFLOW
 from certimap.errors import ModelError, QueryError
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 SMALL = 2**15  # entries of a product that numpy holds; kernels never hold larger ones
 BYTES = 16.0  # per entry of the largest product: the tables that it is made of, and its sum
-MANY = (
-    900.0  # log base 2: products of probabilities above 2^-MANY do not underflow, and no table has 2^MANY entries
-)
+MANY = 900.0  # log base 2 of entries of tables, at most; products above 2^-MANY do not underflow
 
 
 class Potential(NamedTuple):
@@ -203,8 +202,8 @@ class Diagram:
         """
         control.reserve(BYTES * 2.0**plan.log2_largest, "a table of expected utilities")
         common, below = [self.tables[v] for v in plan.nodes], list[Potential]()
-        above, n_rounded = Potential(worth.scope, worth.values), worth.n_rounded
-        lost = worth.lost + self._lost(plan, float(worth.values.max()))
+        above, most = Potential(worth.scope, worth.values), float(worth.values.max())
+        n_rounded = math.fsum(self.sizes.get(v, 1) for v in plan.nodes)  # rows were divided by their sums
         for v in plan.order:
             own, lower = [t for t in common if v in t.scope], [t for t in below if v in t.scope]
             common, below = [t for t in common if v not in t.scope], [t for t in below if v not in t.scope]
@@ -217,24 +216,25 @@ class Diagram:
             if frozenset[int]().union(*(t.heads for t in (*own, *lower))) - {v}:
                 (below if is_in or lower else common).append(self._summed(v, [*own, *lower], control))
         if below:
-            n_rounded += len(below) + 1.0
+            n_rounded += n_rounded + len(below) + 1.0
             under = self._product(below, tuple(dict.fromkeys(v for t in (above, *below) for v in t.scope)))
             up, down = np.broadcast_arrays(self._product([above], under.scope).values, under.values)
             ratio = np.divide(up, down, out=np.zeros(up.shape), where=down > 0.0)
-            above = Potential(under.scope, np.minimum(ratio, worth.values.max()))
-        return Worth(above.scope, above.values, n_rounded, lost)
+            above = Potential(under.scope, np.minimum(ratio, most))
+        return Worth(above.scope, above.values, worth.n_rounded + n_rounded, worth.lost + self._lost(plan, most))
 
     def _lost(self, plan: ExpectationPlan, most: float) -> float:
         """Bound what underflow may take from the expectation of a utility up to `most`, in all."""
+        least = plan.n_entries * LOST_BY_UNDERFLOW if most > 0.0 else 0.0  # products with utilities near 0
         tables = [self.tables[v] for v in plan.nodes]
         bits = [-math.log2(t.values[t.values > 0.0].min(initial=1.0)) for t in tables]
         if math.fsum(bits) < MANY:
-            return 0.0
+            return least
         lost = self.log2({v for t in tables for v in t.scope})
         lost += math.fsum(x for x, v in zip(bits, plan.nodes, strict=True) if v in self.observed)
         if lost > MANY:
             raise ModelError("products of the probabilities that a decision depends on leave the range of doubles")
-        return most * 2.0 ** (lost - MANY - 100.0)
+        return least + most * 2.0 ** (lost - MANY - 100.0)
 
     def _summed(self, v: int, tables: Sequence[Potential], control: Control) -> Potential:
         """Return the sum of a product over a variable."""

@@ -69,7 +69,7 @@ class Policy:
     - `expected_utility`: of this policy, given the evidence, in units of utility, rounded down.
     - `upper_bound`: on the expected utility of every policy, rounded up.
     - `certificate`: exact, or epsilon: the sides differ by at most that share of the larger one (of at least a
-      thousandth of the span between all least and all largest utilities); none if that is more than was asked for.
+      thousandth of the largest absolute utilities together); none if that is more than was asked for.
     - `status`: why the search ended. `history`: its moments. `seconds`: how long it took.
     - `network`, `evidence`: what was asked.
     """
@@ -158,15 +158,16 @@ def search_policy(
     """Return the best policy found within limits; see `certimap.decide`."""
     diagram, worths, least = Diagram.of(network, evidence)
     domain, decisions = network.domain, {network.domain.index(name): name for name in network.decisions}
-    span = math.fsum(float(u.values.max() - u.values.min()) for u in network.utilities)
+    largest = math.fsum(float(np.abs(u.values).max()) for u in network.utilities)
+    shifting = 2.0**-50 * len(decisions) * largest  # where shifts of options' values hide differences
     history, status = list[Moment](), Status.EXHAUSTED
 
     def sides(lower: float, upper: float) -> tuple[float, float]:
-        low, high = (math.fsum([side, *least]) for side in (lower, upper))
+        low, high = (math.fsum([side, *least]) for side in (lower - shifting, upper))
         return math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
 
     def judged(lower: float, upper: float) -> Certificate:
-        return certificate_between(*sides(lower, upper), 1e-3 * span, epsilon, tolerance)
+        return certificate_between(*sides(lower, upper), 1e-3 * largest, epsilon, tolerance)
 
     def is_enough(lower: float, upper: float) -> bool:
         return judged(lower, upper).kind is not CertificateKind.NONE

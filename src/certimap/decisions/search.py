@@ -88,10 +88,7 @@ class PolicySearch:
         self._is_enough, self._scopes = is_enough, [w.scope for w in worths]
         self.lower, self.upper = 0.0, math.fsum(float(w.values.max()) for w in worths) * (1.0 + 4.0 * ULP)
         self.tables = dict[int, OptionValues]()
-        self._prune()
-        self._sees = {d: diagram.parents[d] for d in own}
-        self._is_listed = math.fsum(2.0 ** diagram.log2((*s, d)) for d, s in self._sees.items()) <= LISTED
-        self._listed = self._sees if self._is_listed else {}
+        self._sees, self._is_listed = {d: diagram.parents[d] for d in own}, False
         masks = {d: Potential((d,), flags.astype(np.float64)) for d, flags in diagram.options.items()}
         self._open: list[Boxed] = [(-self.upper, 0, masks)]
         self._n_boxes, self._closed, self._memory = 0, 0.0, 0
@@ -102,8 +99,9 @@ class PolicySearch:
 
         Raises TimeUp, and TooLarge where the next plan does not fit into memory.
         """
-        whole, is_exact = self._whole_plan()
-        is_direct = whole.n_entries <= min(DIRECT, self._control.seconds_left * PACE)
+        direct = min(DIRECT, self._control.seconds_left * PACE)
+        whole, is_exact = self._whole_plan(direct)
+        is_direct = whole.n_entries <= direct
         if not (is_exact and is_direct):
             yield from self._climb(math.inf)
         for plan in () if is_direct else self._smaller_plans(whole, is_exact):
@@ -123,28 +121,40 @@ class PolicySearch:
                 kept = [v for v in own if any(v in part for part in parts)]
                 changed |= len(kept) < len(own)
                 diagram.set_parents(d, kept)
+        self._sees = {d: diagram.parents[d] for d in self._own}
+        self._is_listed = math.fsum(2.0 ** diagram.log2((*s, d)) for d, s in self._sees.items()) <= LISTED
 
     def _order(self, limit: float, row: int) -> dict[int, set[int]]:
         self._control.check("planning sums")
         return order_of(self._diagram, self._scopes, self._sees, limit, row)
 
-    def _whole_plan(self) -> tuple[InductionPlan, bool]:
-        """Return a plan without a limit of its cost, and whether it is exact.
+    def _one_by_one(self) -> tuple[InductionPlan, bool]:
+        """Return a plan by what decisions see, later ones first, and whether none of them depends on open ones.
 
-        It is where each decision, later ones first, can be solved by what it sees, whatever open ones do (soluble
-        diagrams: Lauritzen and Nilsson 2001; strategic relevance: Koller and Milch 2003).
+        Then it is exact (soluble diagrams: Lauritzen and Nilsson 2001; relevance: Koller and Milch 2003).
         """
         plan = planned(self._diagram, self._scopes, dict(reversed(self._sees.items())), {})
-        stages = [sums for _, _, some in plan.stages for _, sums in some]
-        if all(self._sees.keys().isdisjoint(sums.nodes) for sums in (*stages, *(sums for _, sums in plan.last))):
+        sums = [part for some in (*(some for _, _, some in plan.stages), plan.last) for _, part in some]
+        return plan, all(self._sees.keys().isdisjoint(part.nodes) for part in sums)
+
+    def _whole_plan(self, direct: float) -> tuple[InductionPlan, bool]:
+        """Return a plan without a limit of its cost, and whether it is exact; prune unless it is, and cheap."""
+        plan, is_exact = self._one_by_one()
+        if not is_exact or plan.n_entries > direct:
+            self._prune()
+        if not is_exact:
+            plan, is_exact = self._one_by_one()
+        if is_exact:
             return plan, True
-        orders = (self._order(math.inf, row) for row in range(ROWS))
-        plans = [planned(self._diagram, self._scopes, order, self._listed) for order in orders]
-        return min(plans, key=lambda p: p.n_entries), False
+        orders, own = [self._order(math.inf, row) for row in range(ROWS)], self._sees if self._is_listed else {}
+        return min(
+            (planned(self._diagram, self._scopes, o, own) for o in orders), key=lambda p: p.n_entries
+        ), False
 
     def _smaller_plans(self, whole: InductionPlan, is_exact: bool) -> Iterator[InductionPlan]:
         """Yield plans that cost less than the whole, cheap ones first, in which decisions see more."""
-        own, found, end = {} if is_exact else self._listed, list[InductionPlan](), 0.9 * self._control.seconds_left
+        own, found = self._sees if self._is_listed and not is_exact else {}, list[InductionPlan]()
+        end = 0.9 * self._control.seconds_left
         for row, limit in itertools.product(range(MOST_ROWS), LIMITS):
             if row and self._control.seconds_left < end:
                 break
