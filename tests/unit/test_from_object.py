@@ -161,3 +161,18 @@ class TestObservations:
     def test_what_is_refused(self, given, words):
         with pytest.raises(cm.ModelError, match=words):
             cm.from_object(hidden_model(), **given)
+
+
+def test_a_learner_of_ones_own_is_asked_by_its_model():
+    class Own(cm.learn.ChowLiuTree):
+        pass
+
+    rows = {"a": [0, 0, 1, 1, 1], "b": [0, 1, 1, 1, 1]}
+    with pytest.raises(cm.QueryError, match="this Own has learned no model yet"):
+        cm.map_query(Own())
+    assert cm.map_query(Own().fit(rows), "b", {"a": 1}).assignment == {"b": 1}
+
+
+def test_scikit_learn_takes_mixtures_alone():
+    with pytest.raises(cm.ModelError, match="a BayesianNetwork is no GaussianMixture"):
+        cm.to_sklearn(cm.read("examples/asia.bif"))

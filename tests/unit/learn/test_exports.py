@@ -100,7 +100,7 @@ def test_what_deeprob_kit_cannot_hold_is_said(tmp_path):
 
 
 def test_two_edges_to_one_child_are_joined_and_ends_of_bars_are_inside(tmp_path):
-    low, high = 0.1, 0.1 + 0.7
+    low, high = -0.33, 1.86  # the sum of low and high - low is below high
     builder = cm.CircuitBuilder(cm.Domain([cm.Real("7")]))
     bar, other = builder.real("uniform", 0, low, high), builder.gaussian(0, 0.0, 1.0)
     builder.sum([bar, other, bar], log_weights=np.log([0.2, 0.5, 0.3]).tolist())
@@ -110,4 +110,4 @@ def test_two_edges_to_one_child_are_joined_and_ends_of_bars_are_inside(tmp_path)
     assert weights == pytest.approx([0.5, 0.5])
     found = np.exp(cm.log_likelihood(again, {"7": [low, high, 2.0]}))
     normal = 0.5 * np.exp(-0.5 * np.array([low, high, 2.0]) ** 2) / np.sqrt(2.0 * np.pi)
-    assert found == pytest.approx(normal + np.array([0.5, 0.5, 0.0]) / 0.7)
+    assert found == pytest.approx(normal + np.array([0.5, 0.5, 0.0]) / 2.19)
