@@ -53,28 +53,11 @@ def _check_box(boxes: Boxes | None, domain: Domain) -> None:
         raise SolverError("the box to search leaves a variable no state; at least one of each is expected")
 
 
-def _measure_of(posterior: Posterior) -> Measure:
-    """Return "mass" where probabilities of boxes are known, "share" (of joint states) or "none" of real spaces."""
-    if not posterior.domain.is_discrete:
-        return "none"
-    known = posterior.facts.has_masses and isinstance(posterior, Masses) and not isinstance(posterior, TwoSided)
-    return "mass" if known else "share"
-
-
-def _log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> float:
-    """Return ln of the measure to be covered: 0 for the whole space, or the measure of one box."""
-    if boxes is None or measure == "none":
-        return 0.0
-    if measure == "mass" and isinstance(posterior, Masses):
-        return float(posterior.log_mass(boxes)[0])
-    return float(np.sum(np.log(boxes.counts()[0] / posterior.domain.n_states)))
-
-
 class Books:
     """Adds up the measure of closed boxes, and checks that open boxes cover the rest.
 
-    `measure`: see `_measure_of`; "none" accepts everything. `log_total`: ln of the measure of closed and open
-    boxes together. `log_slack`: the error (nats) of a logarithm of a mass, of boxes and of the whole.
+    `measure`: "mass", the "share" of all joint states, or "none" where a variable is real: it accepts everything.
+    `log_total`: ln of that of closed and open boxes together. `log_slack`: the error (nats) of ln of a mass.
     """
 
     def __init__(self, measure: Measure, log_total: float = 0.0, log_slack: float = 0.0) -> None:
@@ -82,6 +65,16 @@ class Books:
         self.balance = BALANCE + (2.0 * log_slack if measure == "mass" else 0.0)
         self.log_total = log_total
         self.log_closed = -math.inf
+
+    @classmethod
+    def of(cls, posterior: Posterior, boxes: Boxes | None, log_slack: float) -> Books:
+        """Return the books of a search of a box, or of everything: of its mass where that is known."""
+        if not posterior.domain.is_discrete:
+            return cls("none")
+        if posterior.facts.has_masses and isinstance(posterior, Masses) and not isinstance(posterior, TwoSided):
+            return cls("mass", 0.0 if boxes is None else float(posterior.log_mass(boxes)[0]), log_slack)
+        parts = 1.0 if boxes is None else boxes.counts()[0] / posterior.domain.n_states
+        return cls("share", float(np.sum(np.log(parts))), log_slack)
 
     def close(self, log_measure: float | Floats | None) -> None:
         """Add closed boxes by ln of their measure; raise UnbalancedBooks if it is missing where it applies."""
@@ -200,8 +193,7 @@ class Findings:
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting, self.recorder = trusting, recorder
-        measure = _measure_of(posterior)
-        self._books = Books(measure, _log_whole(posterior, measure, boxes), self._slack)
+        self._books = Books.of(posterior, boxes, self._slack)
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
         self.log_open_mass: float | None = None

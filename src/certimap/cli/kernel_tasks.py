@@ -29,11 +29,7 @@ REAL_LEAVES = {
     "exponential": (1.5,), "laplace": (0.0, 1.0), "student_t": (0.0, 1.0, 3.0), "beta": (2.0, 3.0),
     "gamma": (2.0, 1.0), "lognormal": (0.0, 1.0),
 }  # fmt: skip
-COUNT_LEAVES: dict[str, tuple[float, ...]] = {
-    "poisson": (3.0,),
-    "geometric": (0.3,),
-    "negative_binomial": (3.0, 1.0),
-}
+COUNT_LEAVES = {"poisson": (3.0,), "geometric": (0.3,), "negative_binomial": (3.0, 1.0)}
 
 
 def _ask(model: Any, solvers: tuple[str, ...], variables: Any = None, evidence: Any = None) -> None:

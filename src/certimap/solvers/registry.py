@@ -256,9 +256,9 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
 
 def alternative(posterior: Any, wanted: Family = "other") -> str:
     """Name a solver that runs on a posterior of this kind, close to the family `wanted`."""
-    if isinstance(posterior, Probes | Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
-        return "frontier"
-    if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
+    is_dense = isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling"
+    is_searched = wanted == "elimination" or not isinstance(posterior, Draws)
+    if is_dense or (isinstance(posterior, Probes | Bounds) and is_searched):
         return "frontier"
     if isinstance(posterior, Posterior):  # a refused object may not be one
         return _last_resort(posterior)

@@ -223,17 +223,11 @@ def check_solver(
 ) -> None:
     """Check a solver against enumeration; raise AssertionError with a sentence on a failure.
 
-    Checks on every posterior that:
-
-    - the answer has its claimed probability;
-    - bounds, certificates and Pareto pairs without risk are true, and those with risk fail no more often than
-      they admit;
-    - `delta=0` gets no probabilistic certificate;
-    - equal seeds give equal answers;
-    - limits are kept;
-    - a posterior without the solver's required capabilities is rejected in one sentence that names another solver.
-
-    Only `SolverCases` checks pickling of states: classes defined in a notebook or a function need not pickle.
+    Checks on every posterior that the answer has its claimed probability; that bounds, certificates and Pareto
+    pairs without risk are true, and those with risk fail no more often than they admit; that `delta=0` gets no
+    probabilistic certificate, equal seeds give equal answers, and limits are kept; and that a posterior without
+    what the solver needs is rejected in one sentence that names another solver. Only `SolverCases` checks pickling
+    of states: classes defined in a notebook or a function need not pickle.
 
     - `make_solver`: returns a fresh solver, or its registered name.
     - `posteriors`: discrete posteriors, at most 20,000 joint states each; None makes random tables.

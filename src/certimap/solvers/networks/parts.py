@@ -265,9 +265,8 @@ class Ascending(Phase):
         if not stalled and self._n_ascents < MAX_ASCENTS:
             return self
         component.closed = max(component.closed, level_of(component, context))
-        return reduced_phase(component, costs, self._dual, context, KEPT_SHARE) or Searching(
-            component, costs, self._dual, context
-        )
+        given = component, costs, self._dual, context
+        return reduced_phase(*given, KEPT_SHARE) or Searching(*given)
 
 
 class Searching(Phase):
