@@ -16,7 +16,7 @@ from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import CertimapError
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.testing.solver_cases import highest_found
+from certimap_lab.conformance.solver_cases import highest_found
 from certimap_lab.proofs import MARGIN, Case
 
 KINDS = ("gaussian", "gaussian", "truncated_gaussian", "uniform", "exponential", "laplace", "student_t")

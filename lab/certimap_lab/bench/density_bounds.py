@@ -15,7 +15,7 @@ from certimap.ask.api import condition
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.box import SearchBoxes
 from certimap.core.domain import Domain, Real
-from certimap.testing.solver_cases import random_density, random_normals
+from certimap_lab.conformance.solver_cases import random_density, random_normals
 
 FAMILIES = ("diagonal", "full", "kinds")
 BOXES = 12  # of each model

@@ -66,7 +66,6 @@ _SOLVERS: dict[str, Entry] = {
         ("hill_climb", "baselines.local_search:HillClimb", {}),
         ("mcmc", "baselines.local_search:AnnealedGibbs", {}),
         ("mcts", "baselines.local_search:TreeSearch", {}),
-        ("itself", "baselines.itself:Itself", {}),
         ("guess", "base:Guess", {}),
         ("pac", "sampling:Pac", {}),
         ("smooth_pac", "sampling:SmoothPac", {}),

@@ -14,7 +14,7 @@ from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.registry import make, names, refusal
 from certimap.testing import DensityCases
-from certimap.testing.solver_cases import highest_found, random_density, random_normals
+from certimap_lab.conformance.solver_cases import highest_found, random_density, random_normals
 
 SEARCHES = ("auto", "frontier", "doo", "soo")
 OTHERS = ("budget", "independent", "max_product", "argmax_product", "hybrid_bp", "beam", "hill_climb", "hoo")

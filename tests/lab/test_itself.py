@@ -11,10 +11,10 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.errors import SolverError
-from certimap.solvers.baselines import itself
-from certimap.solvers.baselines import itself as room
 from certimap.solvers.registry import make
 from certimap.testing import check_solver, random_circuit, random_domain
+from certimap_lab import itself
+from certimap_lab import itself as room
 
 QUICK = {"epochs": 3, "rows": 32, "refine_steps": 5, "hidden": (8,)}
 needs_torch = pytest.mark.skipif(not room.is_installed(), reason="torch is not installed")
