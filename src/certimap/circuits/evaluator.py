@@ -118,22 +118,18 @@ def functions_of(plan: Plan) -> Ints:
 def probe_arrays(plan: Plan) -> ProbeArrays:
     """Return a plan laid out for the box search and the walks; linear in its edges, and made once."""
     if plan not in _laid_out:
-        domain = plan.domain
+        domain, sizes = plan.domain, plan.domain.n_states[plan.leaf_var]
+        # leaves whose products might underflow: real ones, and ones with a tiny entry
+        tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
+        before = np.append(0, np.cumsum(tiny))
+        in_logs = (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
         edges = (plan.is_sum, plan.child_ptr, plan.children, plan.log_weights)
-        leaves = (plan.leaf_ptr, plan.leaf_var, plan.leaf_start, _in_logs(plan), plan.tables, plan.log_tables)
+        leaves = (plan.leaf_ptr, plan.leaf_var, plan.leaf_start, in_logs, plan.tables, plan.log_tables)
         columns = (plan.decides, offsets, domain.n_states, _scales(plan), plan.is_whole)
         _laid_out[plan] = ProbeArrays(*edges, *leaves, functions_of(plan), *columns, domain.is_discrete)
     return _laid_out[plan]
-
-
-def _in_logs(plan: Plan) -> Flags:
-    """Mark leaves whose products might underflow, bool (n_leaves,): real leaves, and leaves with a tiny entry."""
-    tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
-    before = np.concatenate([[0], np.cumsum(tiny)])
-    sizes = plan.domain.n_states[plan.leaf_var]
-    return (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
 
 
 def _scales(plan: Plan) -> Floats:

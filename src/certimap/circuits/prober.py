@@ -357,20 +357,14 @@ class Caps:
             self.work, left = self.work + int(work), left - int(work)
             if not (self.is_traced and self._trace.used[2]):
                 break
-            self._grow_trace()
-
-    def _grow_trace(self) -> None:
-        """Enlarge the trace, or drop it if too large; the last search is repeated."""
-        assert self._pool is not None
-        self._pool.stamp[:] = -1
-        n = 4 * len(self._trace.kinds)
-        self.is_traced = 8 * n <= self.max_trace
-        larger = _make_trace(len(self.table.targets), n if self.is_traced else 0)
-        if self.is_traced:
-            for old, new in zip(self._trace, larger, strict=True):
+            self._pool.stamp[:] = -1  # the last search is repeated, with a larger trace or none
+            n = 4 * len(self._trace.kinds)
+            self.is_traced = 8 * n <= self.max_trace
+            larger = _make_trace(len(self.table.targets), n if self.is_traced else 0)
+            for old, new in zip(self._trace, larger, strict=True) if self.is_traced else ():
                 new[: len(old)] = old
             larger.used[2] = 0
-        self._trace = larger
+            self._trace = larger
 
     def trace(self) -> tuple[Ints, Ints32, Bytes]:
         """Return the record of how searches covered their boxes: nodes, and per node kinds of entries and columns.

@@ -75,7 +75,11 @@ class Expansions:
             for label in range(self.unary.shape[1]):
                 if control.should_stop:
                     break
-                moved = np.where(settled(roof(self._move(states, label), control))[0] == 1, label, states)
+                choice = np.stack([states, np.full(len(states), label)], axis=1)  # the state it has, or the label
+                left, right = choice[self.ends[:, 0]][:, :, None], choice[self.ends[:, 1]][:, None, :]
+                pairs = self.pairs[np.arange(len(self.pairs))[:, None, None], left, right]
+                move = Binary(self.unary[np.arange(len(states))[:, None], choice], self.ends, pairs)
+                moved = np.where(settled(roof(move, control))[0] == 1, label, states)
                 found = self._value(moved)
                 self.work += VISITS * (len(self.unary) + len(self.pairs))
                 if found > value:
@@ -91,11 +95,3 @@ class Expansions:
         if (own <= FLOOR).any() or (shared <= FLOOR).any():
             return HARD
         return int(own.sum()) + int(shared.sum())
-
-    def _move(self, states: Ints, label: int) -> Binary:
-        """Return the choice, for every variable, between the state that it has (0) and one that may be (1)."""
-        rows, labels = np.arange(len(states)), np.full(len(states), label)
-        choice = np.stack([states, labels], axis=1)
-        left, right = choice[self.ends[:, 0]], choice[self.ends[:, 1]]
-        pairs = self.pairs[np.arange(len(self.pairs))[:, None, None], left[:, :, None], right[:, None, :]]
-        return Binary(self.unary[rows[:, None], choice], self.ends, pairs)

@@ -112,10 +112,17 @@ class MaxElimination:
         count = 0
         while heap:
             loss, _, depth, link = heapq.heappop(heap)
-            states = _unlinked(link)
+            states, above = dict[int, int](), link
+            while above is not None:
+                v, s, above = above
+                states[v] = s
             for at in range(depth, n):
                 i = n - 1 - at
-                v, scores = self.plan.order[i], self._scores(i, states)
+                v = self.plan.order[i]
+                scores = np.zeros(self.problem.sizes[v], np.int64)  # the best total of all eliminated up to v
+                for scope, values in self._kept[i]:
+                    scores += values[tuple(slice(None) if u == v else states[u] for u in scope)]
+                    np.maximum(scores, HARD, out=scores)
                 top = int(scores.argmax())
                 for s in range(len(scores)):
                     if s != top and scores[s] > FLOOR:
@@ -125,15 +132,6 @@ class MaxElimination:
                 link = (v, top, link)
                 states[v] = top
             yield self.value - loss, states
-
-    def _scores(self, i: int, states: Mapping[int, int]) -> Array:
-        """Return the best total of everything eliminated up to variable number i, for each of its states."""
-        v = self.plan.order[i]
-        total = np.zeros(self.problem.sizes[v], np.int64)
-        for scope, values in self._kept[i]:
-            total += values[tuple(slice(None) if u == v else states[u] for u in scope)]
-            np.maximum(total, HARD, out=total)
-        return total
 
 
 class PackedStates:
@@ -161,14 +159,6 @@ class PackedStates:
 
 
 _Link = tuple[int, int, "_Link"] | None
-
-
-def _unlinked(link: _Link) -> dict[int, int]:
-    states: dict[int, int] = {}
-    while link is not None:
-        v, s, link = link
-        states[v] = s
-    return states
 
 
 LEAST_BITS, MOST_BITS = 16.0, 22.0  # log base 2 of the table entries that a move may form

@@ -58,18 +58,6 @@ class Piece(NamedTuple):
     table: Floats
 
 
-def _as_noisy_max(node: NoisyOr, child: Categorical, named: Mapping[str, Categorical]) -> NoisyMax:
-    if child.n_states != 2:
-        raise ModelError(
-            f"variable {child.name!r} is a noisy-or with {child.n_states} states; two are expected, or a NoisyMax"
-        )
-    contributions: dict[str, dict[Any, tuple[float, float]]] = {}
-    for name, cause in node.causes.items():
-        given = cause if isinstance(cause, Mapping) else {named[name].states[-1]: cause}
-        contributions[name] = {label: (1.0 - p, float(p)) for label, p in given.items()}
-    return NoisyMax(contributions, (1.0 - node.leak, node.leak))
-
-
 def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categorical]) -> list[Piece]:
     """Return a noisy node as conditional tables: one, or a chain over hidden helpers where one would be large.
 
@@ -88,7 +76,16 @@ def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categ
                 f"parents are {tuple(named)}"
             )
     if isinstance(node, NoisyOr):
-        node = _as_noisy_max(node, child, named)
+        if child.n_states != 2:
+            raise ModelError(
+                f"variable {child.name!r} is a noisy-or with {child.n_states} states; two are expected, or a "
+                "NoisyMax"
+            )
+        contributions: dict[str, dict[Any, tuple[float, float]]] = {}
+        for name, cause in node.causes.items():
+            given = cause if isinstance(cause, Mapping) else {named[name].states[-1]: cause}
+            contributions[name] = {label: (1.0 - p, float(p)) for label, p in given.items()}
+        node = NoisyMax(contributions, (1.0 - node.leak, node.leak))
     rows = [_contribution(node, child, parent) for parent in parents]
     first = np.eye(child.n_states)[0]
     leak = first if node.leak is None else _distribution(node.leak, child, "its leak")

@@ -242,7 +242,7 @@ class NetworkProber:
 
     def starts(self) -> Points:
         """Return points read off the relaxation, climbs from them, and climbs from around the best so far."""
-        found: list[Ints] = []
+        found, moved = list[Ints](), list[Ints]()
         for placed in (self.now, self.next):
             if placed is not None and not (found and self.control.should_stop):
                 found.append(placed.decode(self.kept, self.clock))
@@ -251,20 +251,15 @@ class NetworkProber:
                     found.extend([] if possible is None else [possible])
                 found.append(self._climb(found[-1]))
         if self.stage > 0 and not self.now.tree.is_exact:
-            found.extend(self._climb(p) for p in self._perturbed() if not self.control.should_stop)
+            for _ in range(PERTURBED if self.best is not None and not self.control.should_stop else 0):
+                point = np.array(self.best)
+                for i in np.flatnonzero(self.rng.random(len(point)) < SHARE_MOVED):
+                    alive = self.states.columns[i][self.kept[self.states.columns[i]] > 0]
+                    if len(alive):
+                        point[i] = self.states.position[self.rng.choice(alive)]
+                moved.append(point)
+            found.extend(self._climb(p) for p in moved if not self.control.should_stop)
         return self.states.to_domain(np.stack(found))
-
-    def _perturbed(self) -> list[Ints]:
-        """Return the best point with some variables moved to random states that are left."""
-        out: list[Ints] = []
-        for _ in range(PERTURBED if self.best is not None else 0):
-            point = np.array(self.best)
-            for i in np.flatnonzero(self.rng.random(len(point)) < SHARE_MOVED):
-                alive = self.states.columns[i][self.kept[self.states.columns[i]] > 0]
-                if len(alive):
-                    point[i] = self.states.position[self.rng.choice(alive)]
-            out.append(point)
-        return out
 
     def _climb(self, inner: Ints) -> Ints:
         n_states = np.array([len(c) for c in self.states.columns], np.int64)

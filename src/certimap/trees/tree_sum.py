@@ -93,7 +93,10 @@ class TreeSum:
         starts, sizes = self.domain.offsets[:-1], self.domain.n_states
         best = np.flatnonzero(each == np.repeat(np.maximum.reduceat(each, starts), sizes))
         point[:] = best[np.searchsorted(best, starts)] - starts  # the first of the best states
-        floor = self._value(t, point, scale, room)
+        single = np.zeros(len(mask), np.bool_)
+        single[starts + point] = True
+        kernels.bound_messages(tree, single, room.tops)
+        floor = scale * float(room.tops[root, 0])
         floor -= min(MOST_MARGIN, MARGIN * max(floor, 1.0 / len(self.trees)))
         kernels.bound_messages(tree, mask, room.tops)
         value, row = kernels.eliminate(tree, mask, scale, floor, room)
@@ -105,14 +108,6 @@ class TreeSum:
         kernels.bound_states(tree, mask, scale, floor, room, each)
         np.minimum(each, value, out=each)
         return value
-
-    def _value(self, t: int, point: Ints16, scale: float, room: kernels.VectorRoom) -> float:
-        """Return the value of a point under one tree."""
-        tree = self.trees[t].arrays
-        mask = np.zeros(self.domain.total_states, np.bool_)
-        mask[self.domain.offsets[:-1] + point] = True
-        kernels.bound_messages(tree, mask, room.tops)
-        return scale * float(room.tops[len(tree.own_states) - 1, 0])
 
 
 def is_simple(tree: BucketTreePosterior) -> bool:

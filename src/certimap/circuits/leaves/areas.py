@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from certimap.circuits.leaves.kind import LOG_SQRT_2PI
 from certimap.circuits.leaves.poisson import stirling_error
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
@@ -17,7 +18,6 @@ from certimap.kernels.random import Scalar, uniform
 
 MOST_SHAPE = 1e4  # with larger ones, the rounding of x alone costs more than 64 units of a log's last place
 NEGLIGIBLE = 1e-18
-_HALF_LOG_2PI = 0.9189385332046727
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -25,7 +25,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 def log_whole(a: Scalar, b: Scalar) -> Scalar:
     """Return ln of the integral of exp(fall)."""
     rest = 0.0 if b == math.inf else stirling_error(b) - stirling_error(a + b) + 0.5 * math.log1p(a / b)
-    return stirling_error(a) + _HALF_LOG_2PI - 0.5 * math.log(a) + rest
+    return stirling_error(a) + LOG_SQRT_2PI - 0.5 * math.log(a) + rest
 
 
 @jit()

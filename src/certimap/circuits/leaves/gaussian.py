@@ -14,7 +14,6 @@ from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
 
 _NEG_INF = -math.inf
-_HALF_LOG_2PI = 0.9189385332046727
 FARTHEST = 1e150  # standard deviations; squares of larger ones overflow
 NARROW_WIDTH = 1e-3  # relative truncation error of the expansion: 1e-3^4 / 1920
 QUADRATURE_WIDTH = 0.5  # up to which 20 nodes integrate to rounding, where the ends' masses would cancel
@@ -26,7 +25,7 @@ def _log_far(z: Scalar) -> Scalar:
     """Return ln of the mass above z >= 30, without the factor e^(-z^2 / 2), by the series of Mills' ratio."""
     y = 1.0 / (z * z)
     series = -y * (1.0 - y * (3.0 - y * (15.0 - y * (105.0 - y * (945.0 - y * 10395.0)))))
-    return -math.log(z) - _HALF_LOG_2PI + math.log1p(series)
+    return -math.log(z) - LOG_SQRT_2PI + math.log1p(series)
 
 
 @jit()
@@ -57,13 +56,13 @@ def log_tail_part(start: Scalar, width: Scalar) -> Scalar:
     if reach < NARROW_WIDTH:
         middle = start + 0.5 * width
         bend = math.log1p((middle * middle - 1.0) * width * width / 24.0)
-        return math.log(width) - _HALF_LOG_2PI - 0.5 * width * (start + 0.25 * width) + bend
+        return math.log(width) - LOG_SQRT_2PI - 0.5 * width * (start + 0.25 * width) + bend
     if reach < QUADRATURE_WIDTH:
         half, total = 0.5 * width, 0.0
         for k in range(len(_NODES)):
             t = half + half * _NODES[k]
             total += _WEIGHTS[k] * math.exp(-t * (start + 0.5 * t))
-        return math.log(half * total) - _HALF_LOG_2PI
+        return math.log(half * total) - LOG_SQRT_2PI
     whole = log_mills(start)
     return whole + math.log1p(-math.exp(log_mills(start + width) - whole - width * (start + 0.5 * width)))
 
@@ -90,7 +89,7 @@ def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
 
 def log_density(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
     scaled = (x - mean) / sd
-    return max(-0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI, LEAST_LOG)
+    return max(-0.5 * scaled * scaled - math.log(sd) - LOG_SQRT_2PI, LEAST_LOG)
 
 
 def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:

@@ -8,14 +8,13 @@ import numpy as np
 
 from certimap.circuits.leaves import LeafFunctions, LeafKind
 from certimap.circuits.leaves.gaussian import Gaussian, log_normal_mass
-from certimap.circuits.leaves.kind import ABOVE_ZERO, LEAST_LOG, LeafFamily, from_zero
+from certimap.circuits.leaves.kind import ABOVE_ZERO, LEAST_LOG, LOG_SQRT_2PI, LeafFamily, from_zero
 from certimap.core.arrays import Flags, Floats
 from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
 
-_HALF_LOG_2PI = 0.9189385332046727
 LEAST_SPREAD, MOST_SPREAD, FARTHEST = 0.02, 10.0, 500.0
 
 
@@ -29,7 +28,7 @@ def log_density(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y:
     if x <= 0.0:
         return -math.inf
     z = deviations(mean, sd, x)
-    return max(-0.5 * z * z - math.log(sd) - _HALF_LOG_2PI - math.log(x), LEAST_LOG)
+    return max(-0.5 * z * z - math.log(sd) - LOG_SQRT_2PI - math.log(x), LEAST_LOG)
 
 
 def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:

@@ -11,13 +11,12 @@ import math
 import numpy as np
 
 from certimap.circuits.leaves import LeafFunctions, LeafKind
-from certimap.circuits.leaves.kind import CountFamily, from_zero, is_count, positive, special
+from certimap.circuits.leaves.kind import LOG_SQRT_2PI, CountFamily, from_zero, is_count, positive, special
 from certimap.core.arrays import Flags, Floats
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
-_HALF_LOG_2PI = 0.9189385332046727
 NEGLIGIBLE = 1e-18  # relative to the sum so far: smaller terms, and all beyond, are lost in rounding
 
 
@@ -25,7 +24,7 @@ NEGLIGIBLE = 1e-18  # relative to the sum so far: smaller terms, and all beyond,
 def stirling_error(k: Scalar) -> Scalar:
     """Return ln k! - ln(sqrt(2 pi k) (k/e)^k) of a number k > 0."""
     if k < 16.0:
-        return math.lgamma(k + 1.0) - (k + 0.5) * math.log(k) + k - _HALF_LOG_2PI
+        return math.lgamma(k + 1.0) - (k + 0.5) * math.log(k) + k - LOG_SQRT_2PI
     y = 1.0 / (k * k)
     return (1.0 / 12.0 - y * (1.0 / 360.0 - y * (1.0 / 1260.0 - y * (1.0 / 1680.0 - y / 1188.0)))) / k
 
@@ -55,10 +54,10 @@ def log_probability(mean: Scalar, size: Scalar, k: Scalar) -> Scalar:
         n = size + k
         off = deviance(size, n / (1.0 + mean / size)) + deviance(k, n / (1.0 + size / mean))
         errors = stirling_error(n) - stirling_error(size) - stirling_error(k)
-        return errors - off + 0.5 * (math.log(size / n) - math.log(k)) - _HALF_LOG_2PI
+        return errors - off + 0.5 * (math.log(size / n) - math.log(k)) - LOG_SQRT_2PI
     if k == 0.0:
         return -mean
-    return -stirling_error(k) - deviance(k, mean) - 0.5 * math.log(k) - _HALF_LOG_2PI
+    return -stirling_error(k) - deviance(k, mean) - 0.5 * math.log(k) - LOG_SQRT_2PI
 
 
 @jit()

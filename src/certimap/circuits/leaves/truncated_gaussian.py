@@ -24,7 +24,6 @@ from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
 
-_HALF_LOG_2PI = 0.9189385332046727
 CUT_FAR = 8.0  # standard deviations below the mean: a cut there has no effect
 CUT_NEAR = 3.0  # above the mean: nearly exponential
 
@@ -38,7 +37,7 @@ def _tail(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, width:
     """
     limit = low if mean < low else high
     start, off = abs(limit - mean) / sd, abs(x - limit) / sd
-    part = log_tail_part(start + off, width) if width > 0.0 else -math.log(sd) - _HALF_LOG_2PI
+    part = log_tail_part(start + off, width) if width > 0.0 else -math.log(sd) - LOG_SQRT_2PI
     return part - off * (start + 0.5 * off) - log_tail_part(start, (high - low) / sd)
 
 
@@ -49,7 +48,7 @@ def log_density(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, 
         return max(_tail(mean, sd, low, high, x, 0.0), LEAST_LOG)
     scaled = (x - mean) / sd
     within = log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd)
-    return max(-0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI - within, LEAST_LOG)
+    return max(-0.5 * scaled * scaled - math.log(sd) - LOG_SQRT_2PI - within, LEAST_LOG)
 
 
 def log_mass(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar) -> Scalar:

@@ -143,26 +143,21 @@ def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
             buckets[min(place[v] for v in table.scope)].append((frozenset(table.scope), True, k))
     regions: list[Region] = []
     for i, v in enumerate(order):
-        for group in _mini_buckets(buckets[i], v, fits):
+        groups: list[_Group] = []
+        for scope, is_table, k in sorted(buckets[i], key=lambda f: (-len(f[0]), f[1], f[2])):
+            group = next((g for g in groups if scope <= g.scope or fits(tuple(g.scope.union(scope)))), None)
+            if group is None:
+                group = _Group(set(scope), [], [])
+                groups.append(group)
+            group.scope.update(scope)
+            (group.tables if is_table else group.children).append(k)
+        for group in groups or [_Group({v}, [], [])]:
             rest = sorted(group.scope - {v}, key=lambda u: (u not in problem.query, -place[u]))
             regions.append(Region(v, tuple(rest), tuple(group.tables), tuple(group.children)))
             if rest:
                 buckets[min(place[u] for u in rest)].append((frozenset(rest), False, len(regions) - 1))
         buckets[i] = []
     return regions
-
-
-def _mini_buckets(functions: Sequence[_Function], own: int, fits: Fits) -> list[_Group]:
-    """Group a bucket's functions."""
-    groups: list[_Group] = []
-    for scope, is_table, k in sorted(functions, key=lambda f: (-len(f[0]), f[1], f[2])):
-        group = next((g for g in groups if scope <= g.scope or fits(tuple(g.scope.union(scope)))), None)
-        if group is None:
-            group = _Group(set(scope), [], [])
-            groups.append(group)
-        group.scope.update(scope)
-        (group.tables if is_table else group.children).append(k)
-    return groups or [_Group({own}, [], [])]
 
 
 def parents_of(regions: Sequence[Region]) -> list[int]:

@@ -64,7 +64,12 @@ class QuasiNewton:
             x = self.x + length * d
             value, slope = objective(x)
             if value <= self.value + SUFFICIENT * length * slant:
-                self._accept(x, value, slope, least_gain)
+                s, y = x - self.x, slope - self.slope
+                if _dot(s, y) > 1e-12 * _dot(y, y):
+                    self.changes, self.slope_changes = [*self.changes, s], [*self.slope_changes, y]
+                    del self.changes[:-MEMORY], self.slope_changes[:-MEMORY]
+                self.is_flat = self.value - value < least_gain
+                self.x, self.value, self.slope = x, value, slope
                 return not self.is_flat
             rise = value - self.value - length * slant  # the parabola through both values and the slope
             length *= min(0.5, max(0.1, -0.5 * length * slant / rise)) if np.isfinite(rise) and rise > 0.0 else 0.1
@@ -73,16 +78,6 @@ class QuasiNewton:
             return True
         self.is_flat = True
         return False
-
-    def _accept(self, x: Floats, value: float, slope: Floats, least_gain: float) -> None:
-        s, y = x - self.x, slope - self.slope
-        if _dot(s, y) > 1e-12 * _dot(y, y):
-            self.changes.append(s)
-            self.slope_changes.append(y)
-            if len(self.changes) > MEMORY:
-                del self.changes[0], self.slope_changes[0]
-        self.is_flat = self.value - value < least_gain
-        self.x, self.value, self.slope = x, value, slope
 
 
 def _dot(a: Floats, b: Floats) -> float:
