@@ -59,6 +59,7 @@ export class Cards {
     const body = element("div", { className: "body" });
     const root = element("article", { className: "card" }, element("h3", {}, name, mark), big, body);
     root.setAttribute("aria-label", variable.name);
+    root.toggleAttribute("data-long", variable.name.length > 11 && variable.states?.length > 2);
     root.style.setProperty("--fit", Math.min(1, Math.max(0.6, 6.6 / variable.name.length)));
     const card = { variable, root, mark, big, body, rows: [] };
     if (variable.states) this.addStates(card);

@@ -59,7 +59,12 @@ export class Graph {
     this.cy.fit(undefined, 16);
     this.cy.zoom({ level: 0.96 * this.cy.zoom(), renderedPosition: { x: this.cy.width() / 2, y: 0 } }); // room for a line below
     if (this.cy.zoom() > 1.2) { this.cy.zoom(1.2); this.cy.center(); }
-    if (this.cy.zoom() < LEAST) { this.cy.zoom(LEAST); this.cy.center(this.cy.nodes().sort((a, b) => b.degree() - a.degree())[0]); }
+    if (this.cy.zoom() < LEAST) {
+      this.cy.zoom(LEAST);
+      this.cy.center(this.cy.nodes().sort((a, b) => b.degree() - a.degree())[0]);
+      const box = this.cy.elements().renderedBoundingBox();
+      if (box.h < this.cy.height()) this.cy.panBy({ x: 0, y: this.cy.height() / 2 - (box.y1 + box.y2) / 2 });
+    }
     this.follow();
   }
 
