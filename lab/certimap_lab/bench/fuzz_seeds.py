@@ -125,6 +125,29 @@ HMM  A  C
   .10536 2.30259 * .10536 2.30259 0.0 *
 //
 """
+OPSA = b"""<opsa-mef><define-fault-tree name="F"><define-gate name="g"><or><gate name="h"/><not>
+<basic-event name="a"/>
+</not></or></define-gate><define-gate name="h"><atleast min="2"><basic-event name="a"/><basic-event name="b"/>
+<event name="c"/></atleast></define-gate></define-fault-tree><model-data><define-basic-event name="a">
+<float value=".1"/>
+</define-basic-event><define-basic-event name="b"><parameter name="p"/></define-basic-event>
+<define-house-event name="c">
+<constant value="true"/></define-house-event><define-parameter name="p"><mul><float value=".5"/>
+<float value=".3"/></mul>
+</define-parameter></model-data></opsa-mef>
+"""
+POMDPX = b"""<pomdpx><Variable><StateVar vnamePrev="x0" vnameCurr="x1"><NumValues>2</NumValues></StateVar>
+<ObsVar vname="o">
+<ValueEnum>y n</ValueEnum></ObsVar><ActionVar vname="a"><ValueEnum>go</ValueEnum></ActionVar></Variable>
+<InitialStateBelief><CondProb><Var>x0</Var><Parent>null</Parent><Parameter type="TBL"><Entry><Instance>-</Instance>
+<ProbTable>uniform</ProbTable></Entry></Parameter></CondProb></InitialStateBelief><StateTransitionFunction>
+<CondProb>
+<Var>x1</Var><Parent>a x0</Parent><Parameter><Entry><Instance>* - -</Instance><ProbTable>identity</ProbTable>
+</Entry>
+</Parameter></CondProb></StateTransitionFunction><ObsFunction><CondProb><Var>o</Var><Parent>x1</Parent><Parameter>
+<Entry><Instance>s0 -</Instance><ProbTable>.1 .9</ProbTable></Entry><Entry><Instance>s1 y</Instance><ProbTable>1
+</ProbTable></Entry></Parameter></CondProb></ObsFunction></pomdpx>
+"""
 FG = b"2 # c\n\n1\n4\n2\n2\n0 .3\n1 1e-400\n\n2\n0 4\n3 2\n3\n0 1\n3 2.5\n5 .7\n"
 WCSP = b"toy 3 3 4 100\n2 3 2\n-2 0 1 100 2\n0 0 12\n1 2 7\n2 2 1 0 1\n1 1 5\n1 0 3 0\n0 4 0\n"
 SHARED = b"n 3 2 2 9 2 2 2 -2 0 1 0 2 0 0 9 1 1 9 2 1 2 0 -1"
@@ -216,6 +239,8 @@ FORMATS: dict[str, tuple[bytes, ...]] = {  # of each format of models that is te
     "pgmx": (PGMX, PGMX_ID),
     "xbn": (XBN,),
     "hmm": (HMM,),
+    "opsa": (OPSA,),
+    "pomdpx": (POMDPX,),
     "fg": (FG,),
     "wcsp": (WCSP, SHARED),
     "cfn": (CFN,),

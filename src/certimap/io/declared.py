@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from certimap.core.arrays import Floats
-from certimap.core.domain import Categorical, Domain, Variable
+from certimap.core.domain import Categorical, Domain, Label, Variable
 from certimap.decisions.network import DecisionNetwork, Utility
 from certimap.errors import ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut, parsing
@@ -46,7 +46,7 @@ class Declared:
     def __init__(self, path: AnyPath) -> None:
         self.path = path
         self.variables: dict[str, Categorical] = {}  # and utilities, with one state
-        self.kinds: dict[str, str] = {}  # "decision", "utility", "sum" or any other word for a chance variable
+        self.kinds: dict[str, str] = {}  # "decision", "utility", "sum"; any other word, and "hidden", for chance
         self.limited_memory = False
         self._sums: dict[str, dict[str, float]] = {}  # of each sum, its parts and their weights
         self.titles: dict[str, str] = {}  # the variables' names in the model, where the file has shortened them
@@ -57,7 +57,7 @@ class Declared:
     def fail(self, message: str, line: int | None = None) -> ParseError:
         return ParseError(message, self.path, line)
 
-    def variable(self, name: str, states: Sequence[str], line: int | None, kind: str = "chance") -> None:
+    def variable(self, name: str, states: Sequence[Label], line: int | None, kind: str = "chance") -> None:
         """Declare a variable, or a utility, whose states do not count."""
         if name in self.kinds:
             raise self.fail(f"variable {cut(name)} is declared twice; expected once", line)
@@ -271,7 +271,7 @@ class Declared:
                 return DecisionNetwork(domain, cpts, decisions, utilities, self.limited_memory, helpers)
             if self.titles:
                 domain = Domain(replace(v, name=self.titles.get(v.name, v.name)) for v in domain)
-            return BayesianNetwork(domain, cpts, helpers)
+            return BayesianNetwork(domain, cpts, [*helpers, *(n for n, k in self.kinds.items() if k == "hidden")])
 
     def _in_time(self, names: Sequence[str], domain: Domain, cpts: Sequence[Factor]) -> dict[str, tuple[str, ...]]:
         """Return the decisions and what each sees, in the order of arcs, else of the file."""

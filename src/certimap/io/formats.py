@@ -75,9 +75,14 @@ FORMATS: dict[str, Format] = table_of(
     _of_networks("dne", "brace_networks", "dne", " (Netica)"),
     _of_networks("dsc", "brace_networks", "dsc", " (Microsoft)"),
     _format("xbn", "Bayesian networks (Microsoft)", "xml_networks:read_xbn"),
+    _format("opsa", "fault trees (Open-PSA)", "fault_trees:read_opsa"),
+    _format("pomdpx", "chance parts of decision processes (PomdpX)", "xml_networks:read_pomdpx"),
     _format("hmm", "profiles (HMMER 3)", "hmmer:read_hmmer"),
     _of_networks("pgmx", "xml_networks", "pgmx", " (OpenMarkov)", True),
-    *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)", True) for name in ("xmlbif", "bifxml", "xml")),
+    *(_of_networks(name, "xml_files", "xmlbif", " (XMLBIF)", True) for name in ("xmlbif", "bifxml")),
+    _format(
+        "xml", "networks as XML", "xml_networks:read_by_root", "xml_files:write_xmlbif", _BAYESIAN + _DECISIONS
+    ),
     _format("spn", "circuits", "spn:read_spn", "spn:write_spn", _CIRCUIT),
     _format(
         "json",

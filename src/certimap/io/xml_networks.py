@@ -1,14 +1,16 @@
-"""Bayesian networks as XML: ProbModelXML (`.pgmx`, OpenMarkov), and Microsoft's `.xbn`, which numbers its rows.
+"""Networks as XML: ProbModelXML (`.pgmx`, OpenMarkov), Microsoft's `.xbn`, and chance parts of `.pomdpx`.
 
     <Potential type="Table"><Variables><Variable name="C"/><Variable name="A"/></Variables> <Values>.1 .9 ...
 
-The first variable listed is the conditioned one and varies fastest, then the second. Decisions have no potential:
-links say what is seen. The variable of a utility has the role "utility" and may stand in a UtilityVariable.
+In .pgmx the first variable listed is the conditioned one and varies fastest, then the second. Decisions have no
+potential: links say what is seen. The variable of a utility has the role "utility" and may stand in a
+UtilityVariable. In .xbn rows have numbers. In .pomdpx entries name states; `*` is each of them, `-` all of them.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from xml.sax.saxutils import quoteattr
 
@@ -19,14 +21,20 @@ from certimap.core.domain import Categorical
 from certimap.core.steps import at_step
 from certimap.decisions.network import DecisionNetwork
 from certimap.errors import ParseError
-from certimap.io.declared import Declared, Rows
+from certimap.io.declared import MAX_EXPANDED, Declared, Rows
+from certimap.io.fault_trees import read_opsa
 from certimap.io.files import AnyPath, cut, write_text
 from certimap.io.words import Numbers, written_nodes
-from certimap.io.xml_files import Element, rooted, xml_name, xml_numbers
+from certimap.io.xml_files import Element, read_xdsl, read_xml, read_xmlbif, rooted, xml_name, xml_numbers
 from certimap.networks.bayesian import BayesianNetwork
 
 _TABLES = ("table", "probtable", "exactdistr")
 _MODELS = {"or / max": -1, "generalizedmax": -1, "and / min": 0, "generalizedmin": 0}  # to the strongest state
+
+
+def read_by_root(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
+    """Read whichever format the outermost element tells: XMLBIF, or else one with a suffix of its own."""
+    return _BY_ROOT.get(read_xml(path, encoding).tag, read_xmlbif)(path, encoding)
 
 
 def read_pgmx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork | DecisionNetwork:
@@ -169,6 +177,67 @@ def read_xbn(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
         parents = [parent.get("NAME") for parent in dist.first("CONDSET").all("CONDELEM")]
         declared.rows(name, parents, rows, None, dist.line)
     return declared.network()
+
+
+def read_pomdpx(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read two slices: initial beliefs, transitions and observations as tables, all actions equally probable.
+
+    Decision diagrams are refused, and rewards left out with a warning.
+    """
+    root, variables = rooted(path, encoding, "pomdpx", "Variable")
+    declared, actions = Declared(path), list[str]()
+    for variable in variables.children:
+        count = variable.first("NumValues").text.strip()
+        n_states = int(count) if count.isdecimal() and len(count) < 6 else 0
+        states = [f"s{k}" for k in range(n_states)] or variable.words("ValueEnum")
+        for key in ("vname", "vnamePrev", "vnameCurr") if variable.tag != "RewardVar" else ():
+            if key in variable.attributes:
+                declared.variable(variable.attributes[key], states, variable.line)
+        actions += [variable.get("vname")] if variable.tag == "ActionVar" else []
+    for part in ("InitialStateBelief", "StateTransitionFunction", "ObsFunction"):
+        for table in root.first(part).all("CondProb"):
+            name, parents = "".join(table.words("Var")), [word for word in table.words("Parent") if word != "null"]
+            if (kind := table.first("Parameter").attributes.get("type", "TBL")) != "TBL":
+                raise declared.fail(f"{cut(name)} is given by the type {cut(kind)}; expected TBL", table.line)
+            declared.computed(name, parents, partial(_entries, path, table), table.line)
+    for name in actions:
+        declared.uniform(name, [], None)
+    warnings.warn(f"{path}: actions are read as equally probable, and rewards are left out", stacklevel=4)
+    return declared.network()
+
+
+def _entries(path: AnyPath, whole: Element, child: Categorical, above: list[Categorical]) -> Floats:
+    """Return the table of a variable from entries, of which later ones overrule earlier ones."""
+    variables = [*above, child]
+    table, left = np.zeros([v.n_states for v in variables]), MAX_EXPANDED
+    for entry in whole.first("Parameter").all("Entry"):
+        words, given = entry.words("Instance"), entry.words("ProbTable")
+        shape = [v.n_states if word == "-" else 1 for v, word in zip(variables, words, strict=False)]
+        if given == ["identity"]:
+            values = np.eye(child.n_states).reshape(-1)
+        elif given == ["uniform"]:
+            values = np.full(math.prod(shape), 1.0 / child.n_states)
+        else:
+            values = xml_numbers(path, entry, "ProbTable", child.name).values
+        if len(words) != len(variables) or len(values) != math.prod(shape):
+            told = f"an entry of {cut(child.name)} has {len(words)} states and {len(values)} numbers"
+            raise ParseError(f"{told}; expected {len(variables)}, and one for each of '-'", path, entry.line)
+        places = [
+            range(v.n_states) if word in "*-" else [v.index(word)]
+            for v, word in zip(variables, words, strict=True)
+        ]
+        left -= math.prod(map(len, places))
+        if left < 0 or not np.all(values <= 1.0):
+            told = f"the entries of {cut(child.name)} hold a number above 1, or fill more than {MAX_EXPANDED:,}"
+            raise ParseError(told, path, entry.line)
+        table[np.ix_(*places)] = values.reshape(shape)
+    return table
+
+
+_BY_ROOT = {
+    "ProbModelXML": read_pgmx, "ANALYSISNOTEBOOK": read_xbn, "pomdpx": read_pomdpx, "smile": read_xdsl,
+    "opsa-mef": read_opsa,
+}  # fmt: skip
 
 
 def write_pgmx(model: BayesianNetwork | DecisionNetwork, path: AnyPath) -> None:
