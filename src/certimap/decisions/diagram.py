@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from certimap.errors import ModelError, QueryError
 if TYPE_CHECKING:
     from certimap.decisions.network import DecisionNetwork
 
+SUMMING = "summing expected utilities"
 SMALL = 2**15  # entries of a product that numpy holds; kernels never hold larger ones
 BYTES = 16.0  # per entry of the largest product: the tables that it is made of, and its sum
 MANY = 900.0  # log base 2 of entries of tables, at most; products above 2^-MANY do not underflow
@@ -238,7 +240,7 @@ class Diagram:
 
     def _summed(self, v: int, tables: Sequence[Potential], control: Control) -> Potential:
         """Return the sum of a product over a variable."""
-        control.check("summing expected utilities")
+        control.check(SUMMING)
         scope = tuple(sorted({u for t in tables for u in t.scope} - {v}))
         heads = frozenset[int]().union(*(t.heads for t in tables)) - {v}
         if 2.0 ** self.log2((*scope, v)) <= SMALL:
@@ -248,7 +250,8 @@ class Diagram:
         from certimap.networks.problem import Table
 
         given = [Table(t.scope, np.require(t.values, requirements=("C", "W"))) for t in tables]
-        found = eliminated(v, scope, given, self.sizes, default_workers(), factor=1.0).table
+        check = partial(control.check, SUMMING)
+        found = eliminated(v, scope, given, self.sizes, default_workers(), check, factor=1.0).table
         return Potential(found.scope, found.log_values, heads)
 
     def _product(self, tables: Sequence[Potential], scope: tuple[int, ...] | None = None) -> Potential:

@@ -18,7 +18,7 @@ from certimap.errors import TooLarge
 
 ULP = 1.01 * 2.0**-53
 DIRECT, PACE = 2.0**28.5, 2.0**26  # entries that are summed before anything else: at most, and per second left
-ROWS, MOST_ROWS, LIMITS = 4, 32, (4.0, 12.0, 20.0)  # random orders, and log base 2 of limits of their cliques
+ROWS, MOST_ROWS, LIMITS = 4, 64, (4.0, 12.0, 20.0)  # random orders, and log base 2 of limits of their cliques
 SPLITS = (math.inf, 18.0)  # log base 2 of limits of decisions' tables
 LISTED = 2.0**16  # entries of all tables together, up to which policies are searched
 NODES = 64  # boxes that are split before a larger plan is tried
@@ -156,7 +156,8 @@ class PolicySearch:
         own, found = self._sees if self._is_listed and not is_exact else {}, list[InductionPlan]()
         end = 0.9 * self._control.seconds_left
         for row, limit in itertools.product(range(MOST_ROWS), LIMITS):
-            if row and self._control.seconds_left < end:
+            left = self._control.seconds_left
+            if left < end and any(plan.n_entries < left * PACE for plan in found):
                 break
             order = self._order(limit, row)
             plans = [planned(self._diagram, self._scopes, order, own, split) for split in SPLITS]
