@@ -372,7 +372,11 @@ def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decide
 def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
     new, root, log_tables = folded.new, folded.root, folded.log_tables
-    n_nodes, n_inner, n_leaves = _most_parts(root, new)
+    kinds, members = new.kind[: root + 1], new.kind[new.pool_child[: new.ptr[root + 1]]]
+    of_sums = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
+    n_own = np.count_nonzero(of_sums & (members != simplify.PRODUCT))  # members with products of their own
+    n_nodes, n_inner = 1 + np.count_nonzero(kinds) + n_own, np.count_nonzero(members) + 2 * n_own  # at most
+    n_leaves = 1 + np.count_nonzero(members == simplify.LEAF)
     child_ptr, leaf_ptr = np.empty(n_nodes + 1, np.int64), np.empty(n_nodes + 1, np.int64)
     edges = (np.empty(n_nodes, np.bool_), child_ptr, np.empty(n_inner, np.int32), np.empty(n_inner))
     leaves = (leaf_ptr, np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64))
@@ -385,7 +389,10 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     sizes = (n_nodes, n_nodes + 1, n_inner, n_inner, n_nodes + 1, n_leaves, n_leaves, n_nodes)
     for array, size in zip(out, sizes, strict=False):
         array.resize(size, refcheck=False)  # in place: no other references exist
-    sum_numbers = _sum_numbers(folded.sums, work.final, out.is_sum)
+    live = np.flatnonzero((folded.sums >= 0) & (folded.sums <= root))[::-1]  # the first wins if several became one
+    places, sum_numbers = work.final[folded.sums[live]], np.full(n_nodes, -1, np.int64)
+    sum_numbers[places[places >= 0]] = live[places >= 0]
+    sum_numbers[~out.is_sum] = -1
     lengths, place = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE), np.zeros(len(log_tables), np.int32)
     n_entries = int(simplify.compact_tables(out.leaf_var, out.leaf_start, lengths, place, log_tables))
     log_tables.resize(n_entries, refcheck=False)
@@ -397,22 +404,3 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     edges = (out.is_sum, out.child_ptr, out.children, np.exp(out.log_weights), out.log_weights)
     leaves = (out.leaf_ptr, out.leaf_var, out.leaf_start, tables, log_tables)
     return Plan(domain, *edges, *leaves, out.decides, sum_numbers)
-
-
-def _most_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
-    """Return upper limits on the numbers of nodes, inner edges and leaves that the layout has."""
-    kinds, members = new.kind[: root + 1], new.kind[new.pool_child[: new.ptr[root + 1]]]
-    of_sums = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
-    n_own = int(np.count_nonzero(of_sums & (members != simplify.PRODUCT)))  # these get products of their own
-    n_leaves, n_inner = int(np.count_nonzero(members == simplify.LEAF)), int(np.count_nonzero(members))
-    return 1 + int(np.count_nonzero(kinds)) + n_own, n_inner + 2 * n_own, 1 + n_leaves
-
-
-def _sum_numbers(sums: Ints32, final: Ints32, is_sum: Flags) -> Ints:
-    """Return the circuit's sum from which each node of the plan was made, else -1."""
-    found = np.flatnonzero((sums >= 0) & (sums < len(final)))[::-1]  # the first wins if several became one
-    places = final[sums[found]]
-    numbers = np.full(len(is_sum), -1, np.int64)
-    numbers[places[places >= 0]] = found[places >= 0]
-    numbers[~is_sum] = -1
-    return numbers

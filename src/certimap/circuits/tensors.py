@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -268,8 +269,14 @@ def _layers(plan: Plan, leaf_of: Ints, n_leaves: int) -> tuple[Layer, ...]:
     """Group nodes by height, kind, and number of members up to a third more."""
     base = 1 + n_leaves
     counts = np.diff(plan.child_ptr) + np.diff(plan.leaf_ptr)
-    size = _rounded(counts)
-    height = _heights(plan)
+    power = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
+    between = power - power // 4
+    size = np.where(counts <= between, between, power)  # 1, 2, 3, 4, 6, 8, 12, 16, ...: few, and little padding
+    children: list[int] = plan.children.tolist()
+    heights = list[int]()
+    for first, last in pairwise(plan.child_ptr.tolist()):
+        heights.append(1 + max((heights[child] for child in children[first:last]), default=-1))
+    height = np.array(heights, np.int64)
     order = np.lexsort((size, plan.is_sum, height))
     keys = np.stack([height, plan.is_sum.astype(np.int64), size])[:, order]
     ends = [*(np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1).tolist(), plan.n_nodes]
@@ -279,32 +286,13 @@ def _layers(plan: Plan, leaf_of: Ints, n_leaves: int) -> tuple[Layer, ...]:
         members = np.zeros((len(nodes), int(size[nodes[0]])), np.int64)
         weights = np.full(members.shape, -np.inf) if plan.is_sum[nodes[0]] else None
         for i, node in enumerate(nodes):
-            leaves, edges = (slice(ptr[node], ptr[node + 1]) for ptr in (plan.leaf_ptr, plan.child_ptr))
+            leaves, edges = (slice(p[node], p[node + 1]) for p in (plan.leaf_ptr, plan.child_ptr))
             own = np.concatenate([1 + leaf_of[leaves], base + plan.children[edges].astype(np.int64)])
             members[i, : len(own)] = own
             if weights is not None:
                 weights[i, : len(own)] = plan.log_weights[edges]
         found.append(Layer(base + nodes, members, weights))
     return tuple(found)
-
-
-def _rounded(counts: Ints) -> Ints:
-    """Return numbers rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes, and little padding."""
-    power = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
-    between = power - power // 4
-    return np.where(counts <= between, between, power)
-
-
-def _heights(plan: Plan) -> Ints:
-    """Return the length of the longest path from each node down to a leaf, shape (n_nodes,)."""
-    heights = [0] * plan.n_nodes
-    ptr: list[int] = plan.child_ptr.tolist()
-    children: list[int] = plan.children.tolist()
-    for node in range(plan.n_nodes):
-        own = children[ptr[node] : ptr[node + 1]]
-        if own:
-            heights[node] = 1 + max(heights[child] for child in own)
-    return np.array(heights, np.int64)
 
 
 def is_installed() -> bool:
@@ -383,22 +371,17 @@ def on_device(posterior: Posterior, device: str) -> TensorPosterior:
 def log_error(plan: Plan) -> float:
     """Return a bound (nats) on a log's error: that of a box search (`rounding.py`) at the smallest value."""
     counts = count_roundings(probe_arrays(plan)._replace(in_logs=np.ones(plan.n_leaves, np.bool_)))
-    reach = counts[ENTROPY] - _least_log(plan)
-    return float(DEVICE_ERROR * ULP * (counts[STEPS] + counts[ALL_SUMS] * reach) + plan.log_error)
-
-
-def _least_log(plan: Plan) -> float:
-    """Return a lower bound on the logs of all positive values, nodes and terms alike."""
     finite = np.where(np.isfinite(plan.log_tables), plan.log_tables, 0.0)
     sizes = plan.domain.n_states[plan.leaf_var]
     leaves = [float(finite[s : s + k].min()) for s, k in zip(plan.leaf_start, sizes, strict=True)]
     weights: list[float] = np.where(np.isfinite(plan.log_weights), plan.log_weights, 0.0).tolist()
-    least, low = [0.0] * plan.n_nodes, 0.0
+    least, low = list[float](), 0.0  # the least logs of positive values, of each node and of all nodes and terms
     leaf_ptr: list[int] = plan.leaf_ptr.tolist()
     ptr: list[int] = plan.child_ptr.tolist()
     children: list[int] = plan.children.tolist()
-    for node in range(plan.n_nodes):
+    for node, is_sum in enumerate(plan.is_sum.tolist()):
         terms = [weights[e] + least[children[e]] for e in range(ptr[node], ptr[node + 1])]
-        own = min(terms) if plan.is_sum[node] else sum(terms) + sum(leaves[leaf_ptr[node] : leaf_ptr[node + 1]])
-        least[node], low = own, min(low, own)
-    return low
+        least.append(min(terms) if is_sum else sum(terms) + sum(leaves[leaf_ptr[node] : leaf_ptr[node + 1]]))
+        low = min(low, least[-1])
+    reach = counts[ENTROPY] - low
+    return float(DEVICE_ERROR * ULP * (counts[STEPS] + counts[ALL_SUMS] * reach) + plan.log_error)

@@ -106,7 +106,16 @@ def contract_chains(
         pace.ahead(ENTRIES_PER_TABLE + size * upper.table.shape[-1])
         if min(upper.table.smallest_exponent, lower.table.smallest_exponent) < SAFE_EXPONENT:
             continue
-        table = _summed_out(upper, lower, separator)
+        left, right = upper.table.values(), lower.table.values()
+        if lower.separator == (upper.own,):
+            table = left @ right  # the usual link of a chain
+        else:
+            label = dict(zip((*separator, upper.own, lower.own), ascii_letters, strict=False))
+            scopes = (upper.scope, lower.scope, (*separator, lower.own))
+            axes = ["".join(label[v] for v in scope) for scope in scopes]
+            table = np.asarray(
+                np.einsum(f"{axes[0]},{axes[1]}->{axes[2]}", left, right, optimize=True), np.float64
+            )
         alive[i] = Bucket(lower.own, separator, Wide.of_values(table), upper.parent)
         children[i] = children[c]
         for g in children[c]:
@@ -117,17 +126,6 @@ def contract_chains(
     kept = {i: b for i, b in enumerate(alive) if b is not None}
     place = {i: p for p, i in enumerate(kept)}
     return [Bucket(b.own, b.separator, b.table, place.get(b.parent, -1)) for b in kept.values()]
-
-
-def _summed_out(upper: Bucket, lower: Bucket, separator: tuple[int, ...]) -> Floats:
-    """Sum the upper bucket's own variable out of the product of both tables."""
-    left, right = upper.table.values(), lower.table.values()
-    if lower.separator == (upper.own,):
-        return left @ right  # the usual link of a chain
-    label = dict(zip((*separator, upper.own, lower.own), ascii_letters, strict=False))
-    scopes = (upper.scope, lower.scope, (*separator, lower.own))
-    upper_axes, lower_axes, axes = ("".join(label[v] for v in scope) for scope in scopes)
-    return np.asarray(np.einsum(f"{upper_axes},{lower_axes}->{axes}", left, right, optimize=True), np.float64)
 
 
 def make_tree(
