@@ -38,13 +38,14 @@ class Worth(NamedTuple):
     """An expected utility, shifted so that it is not negative, as a table over what it depends on.
 
     `n_rounded`: an entry went through at most that many roundings of a relative 2^-53. `lost`: what underflow may
-    have taken from the expectation of the whole.
+    have taken from the expectation of the whole. `shift`: what was taken off, with the opposite sign.
     """
 
     scope: tuple[int, ...]
     values: Floats
     n_rounded: float = 1.0
     lost: float = 0.0
+    shift: float = 0.0
 
 
 class ExpectationPlan(NamedTuple):
@@ -123,8 +124,11 @@ class Diagram:
         for i, name in decisions.items():
             parents[i] = () if i in at else rest(domain.index(v) for v in network.information(name))
         least = [float(u.values.min()) for u in network.utilities]
-        pairs = zip(network.utilities, least, strict=True)
-        return made.copy(), [Worth(rest(u.scope), reduced(u.scope, u.values - low)) for u, low in pairs], least
+        worths = [
+            Worth(rest(u.scope), reduced(u.scope, u.values - low), shift=low)
+            for u, low in zip(network.utilities, least, strict=True)
+        ]
+        return made.copy(), worths, least
 
     def copy(self) -> Diagram:
         """Return a diagram of the same tables, with parents and tables of its own."""
@@ -223,7 +227,8 @@ class Diagram:
             up, down = np.broadcast_arrays(self._product([above], under.scope).values, under.values)
             ratio = np.divide(up, down, out=np.zeros(up.shape), where=down > 0.0)
             above = Potential(under.scope, np.minimum(ratio, most))
-        return Worth(above.scope, above.values, worth.n_rounded + n_rounded, worth.lost + self._lost(plan, most))
+        lost, n_rounded = worth.lost + self._lost(plan, most), worth.n_rounded + n_rounded
+        return Worth(above.scope, above.values, n_rounded, lost, worth.shift)
 
     def _lost(self, plan: ExpectationPlan, most: float) -> float:
         """Bound what underflow may take from the expectation of a utility up to `most`, in all."""

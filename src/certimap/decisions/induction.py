@@ -34,10 +34,14 @@ class InductionPlan(NamedTuple):
 
 
 class OptionValues(NamedTuple):
-    """What options of a decision (last axis) are expected to bring, over `scope`; -inf where one is ruled out."""
+    """What options of a decision (last axis) are expected to bring, over `scope`; -inf where one is ruled out.
+
+    `shift`: what to add for units of utility.
+    """
 
     scope: tuple[int, ...]
     values: Floats
+    shift: float = 0.0
 
 
 def order_of(
@@ -122,7 +126,7 @@ def induced(
         if decision in allowed:
             mask = allowed[decision]
             values = np.where(spread(mask.values, mask.scope, whole.scope) > 0.0, values, -np.inf)
-        options.setdefault(decision, OptionValues(scope, values))
+        options.setdefault(decision, OptionValues(scope, values, whole.shift))
         live[n] = whole._replace(scope=scope, values=values.max(axis=-1))
     return together(diagram, [(live[k], sums) for k, sums in plan.last], (), control), options
 
@@ -132,9 +136,9 @@ def together(
 ) -> Worth:
     """Return the sum of the expectations of utilities, over the variables of `scope`."""
     control.reserve(BYTES * 2.0 ** diagram.log2(scope), "the table of a decision")
-    values, n_rounded, lost = np.zeros([diagram.sizes[v] for v in scope]), 0.0, 0.0
+    values, n_rounded, lost, shift = np.zeros([diagram.sizes[v] for v in scope]), 0.0, 0.0, 0.0
     for worth, sums in parts:
         part = diagram.expected(worth, sums, control)
         values += spread(part.values, part.scope, scope)
-        n_rounded, lost = max(n_rounded, part.n_rounded), lost + part.lost
-    return Worth(scope, values, n_rounded + len(parts), lost)
+        n_rounded, lost, shift = max(n_rounded, part.n_rounded), lost + part.lost, shift + part.shift
+    return Worth(scope, values, n_rounded + len(parts), lost, shift)

@@ -19,6 +19,7 @@ from certimap.core.named import at, needed
 from certimap.core.result import Certificate, CertificateKind, Status, json_ready
 from certimap.core.summary import aligned
 from certimap.decisions.diagram import Diagram
+from certimap.decisions.induction import OptionValues
 from certimap.decisions.network import DecisionNetwork
 from certimap.decisions.search import PolicySearch
 from certimap.errors import QueryError, TooLarge
@@ -193,15 +194,11 @@ def search_policy(
     status = Status.CERTIFIED if certificate.kind is not CertificateKind.NONE else status
     tables = dict[str, DecisionTable]()
     for i, name in open_.items():
-        scope, values = search.tables.get(i, ((), np.zeros(int(domain.n_states[i]))))
-        below = diagram.below(i)
-        shift = math.fsum(
-            x for u, x in zip(network.utilities, least, strict=True) if not below.isdisjoint(u.scope)
+        allowed = diagram.options.get(i, np.ones(int(domain.n_states[i]), np.bool_))
+        found = search.tables.get(i, OptionValues((), np.where(allowed, 0.0, -np.inf)))
+        *known, option = (
+            v for v in map(domain.variables.__getitem__, (*found.scope, i)) if isinstance(v, Categorical)
         )
-        known, option = [domain.variables[v] for v in scope], domain.variables[i]
-        assert isinstance(option, Categorical)
-        tables[name] = DecisionTable(
-            tuple(v for v in known if isinstance(v, Categorical)), option.states, values + shift
-        )
+        tables[name] = DecisionTable(tuple(known), option.states, found.values + found.shift)
     low, high = sides(search.lower, search.upper)
     return Policy(tables, low, high, certificate, status, control.seconds_run, history, network, evidence)

@@ -62,10 +62,11 @@ class PolicyUpdating:
         options = dict[int, OptionValues]()
         for decision in reversed(list(self._sees)):
             scope = (*self._sees[decision], decision)
-            values = together(self._diagram, self._parts[decision], scope, self._control).values
+            whole = together(self._diagram, self._parts[decision], scope, self._control)
+            values = whole.values
             if decision in self._diagram.options:
                 values[..., ~self._diagram.options[decision]] = -np.inf
-            options[decision] = OptionValues(scope[:-1], values)
+            options[decision] = OptionValues(scope[:-1], values, whole.shift)
             self.choose(decision, values.argmax(axis=-1))
         return self.value(), options
 
@@ -193,7 +194,7 @@ class PolicySearch:
         updating, masks = self._updating, self._open[0][2]
         assert updating is not None
         most, parts = 0.0, list[dict[int, Potential]]()
-        for d, (scope, values) in options.items():
+        for d, (scope, values, _) in options.items():
             hidden = tuple(i for i, v in enumerate(scope) if v not in self._sees[d])
             kept = [v for v in scope if v in self._sees[d]]
             loss = (values.max(axis=-1, keepdims=True) - values).mean(axis=hidden)

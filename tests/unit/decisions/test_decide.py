@@ -70,6 +70,15 @@ def test_evidence_and_made_decisions():
         cm.decide(caused, {"F": "bad", "T": "leave"})
 
 
+def test_values_count_the_utilities_that_a_decision_bears_on():
+    states, costs = {"a": [0, 1], "b": [0, 1]}, {"x": (["a"], [-5.0, -3.0]), "y": (["b"], [-100.0, -90.0])}
+    policy = cm.decide(cm.DecisionNetwork.from_cpts(states, {}, {}, {"a": [], "b": []}, costs))
+    assert policy.tables["a"].values.tolist() == [-5.0, -3.0]
+    assert policy.tables["b"].values.tolist() == [-100.0, -90.0]
+    free = cm.DecisionNetwork.from_cpts(states, {}, {}, {"a": [], "b": []}, {})
+    assert cm.decide(free, {"b": {"states": [1]}}).choose("b") == 1
+
+
 def test_no_time_still_gives_true_sides():
     policy = cm.decide(umbrella(), time_limit=0.0)
     assert policy.status is Status.TIME_LIMIT
