@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.leaves.kind import MAX_PARAMETERS, leaf_kinds
+from certimap.circuits.leaves.kind import LOG_SQRT_2PI, MAX_PARAMETERS, leaf_kinds
 from certimap.core.arrays import Floats
 
 Leaf = Sequence[float] | Callable[[float], float]  # logs of states, or the log density at a number
 Point = Mapping[int, float]  # by variable: the position of a state, or a number; NaN sums it out
 NODES_TOGETHER = 2**14  # nodes whose arrays become lists at a time
-_HALF_LOG_2PI = 0.9189385332046727
 
 
 class OwnNode(NamedTuple):
@@ -93,7 +92,7 @@ def _leaf_value(leaf: Leaf, at: float | None) -> float:
 
 def log_normal(mean: float, sd: float) -> Callable[[float], float]:
     """Return the log density of a normal distribution."""
-    return lambda x: -0.5 * ((x - mean) / sd) * ((x - mean) / sd) - math.log(sd) - _HALF_LOG_2PI
+    return lambda x: -0.5 * ((x - mean) / sd) * ((x - mean) / sd) - math.log(sd) - LOG_SQRT_2PI
 
 
 def nodes_of(circuit: Circuit) -> Iterator[OwnNode]:

@@ -283,7 +283,10 @@ class PointEvaluator:
         total = np.full(len(points), float(self.problem.constant))
         lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
         if len(self.plain) > MANY_TABLES * len(points):
-            total = np.array([self._plain_value(point) for point in points])
+            states, places = np.zeros(max(self.column, default=-1) + 1, np.int64), list(self.column.values())
+            for b, point in enumerate(points):  # rounded once
+                states[list(self.column)] = point[places]
+                total[b] = math.fsum([float(self.problem.constant), *self.joined.entries_at(states).tolist()])
         elif len(self.plain) * len(points) >= COMPILED:
             self._sum_plain(points, total, lost)
         else:
@@ -310,12 +313,6 @@ class PointEvaluator:
             )
 
         for_blocks(task, len(points), max(1, -(-len(points) // self.workers)), self.workers)
-
-    def _plain_value(self, point: Ints) -> float:
-        """Return the constant and the tables without nuisance variables at one point, rounded once."""
-        states = np.zeros(max(self.column, default=-1) + 1, np.int64)
-        states[list(self.column)] = point[list(self.column.values())]
-        return math.fsum([float(self.problem.constant), *self.joined.entries_at(states).tolist()])
 
     def _distinct(self, part: ConditionalSum, points: Ints) -> Floats:
         """Evaluate a sum once per distinct state of the variables in its scope."""

@@ -275,7 +275,8 @@ class BestFirstSearch:
         if -bound <= level:
             self._heap.clear()  # the others have smaller bounds
             return False
-        _restore(self.dual, self.root)
+        for name in ("tables", "unary", "alive", "n_alive", "is_done", "bound"):
+            getattr(self.dual, name)[...] = getattr(self.root, name)
         rule = SweepRule(REPLAY_SWEEPS, REPLAY_SHARE, threshold, margin, not self.lists_all, incumbent)
         steps, link = list[tuple[int, int, bool]](), decisions
         while link is not None:
@@ -321,8 +322,3 @@ class BestFirstSearch:
 
 def copy_of(dual: DualState) -> DualState:
     return DualState._make(x.copy() for x in dual)
-
-
-def _restore(dual: DualState, saved: DualState) -> None:
-    for name in ("tables", "unary", "alive", "n_alive", "is_done", "bound"):
-        getattr(dual, name)[...] = getattr(saved, name)

@@ -367,21 +367,17 @@ def _balanced(problem: Problem) -> Balanced | None:
     joined = problem.joined
     known, found = _BALANCED.get(joined, (None, None))
     if known is None or known.sizes is not problem.sizes or known.constant != problem.constant:
-        found = _newly_balanced(problem, joined)
+        pointers, scopes = joined.scopes
+        spans = np.where(joined.tops > -np.inf, joined.tops - joined.lowest(), 0.0)
+        reach = max(float(spans.max(initial=0.0)), 1.0)
+        # What a variable's tables span together, four times, is the most that moves make of any entry but a
+        # pair's, which grow sevenfold.
+        most = float(np.bincount(scopes, np.repeat(spans, np.diff(pointers))).max(initial=0.0))
+        fine = to_fine_integers(problem, math.ceil(4.0 * max(most, reach) / reach), reach)
+        variables, model = binary_of(problem, fine.values)
+        found = (fine, variables, model) if is_balanced(model) else None
         _BALANCED[joined] = replace(problem, tables=(), known=[]), found
     return found
-
-
-def _newly_balanced(problem: Problem, joined: Joined) -> Balanced | None:
-    pointers, scopes = joined.scopes
-    spans = np.where(joined.tops > -np.inf, joined.tops - joined.lowest(), 0.0)
-    reach = max(float(spans.max(initial=0.0)), 1.0)
-    # What a variable's tables span together, four times, is the most that moves make of any entry but a pair's,
-    # which grow sevenfold.
-    most = float(np.bincount(scopes, np.repeat(spans, np.diff(pointers))).max(initial=0.0))
-    fine = to_fine_integers(problem, math.ceil(4.0 * max(most, reach) / reach), reach)
-    variables, model = binary_of(problem, fine.values)
-    return (fine, variables, model) if is_balanced(model) else None
 
 
 def cut(problem: Problem, control: Control | None = None) -> Simplified:

@@ -240,7 +240,9 @@ def plan(
     messages = products / np.maximum(n_states, 1)
     # A large message goes when it has been multiplied, or is written over by one of its size; small ones and all
     # best states go when decoding is over.
-    is_small, overwritten = products <= SMALL_PRODUCT, _overwritten(messages, cliques.parents)
+    is_small, goes, largest = products <= SMALL_PRODUCT, np.flatnonzero(cliques.parents >= 0), np.zeros(len(order))
+    np.maximum.at(largest, cliques.parents[goes], messages[goes])
+    overwritten = np.where((largest == messages) & (messages > SMALL_PRODUCT), messages, 0.0)
     taken = messages * (8.0 + np.where(is_small, 2.0, bits_of_state(n_states) / 8.0))
     held = _live(taken, np.where(is_small, 0.0, 8.0 * messages), cliques.parents) - 8.0 * overwritten
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
@@ -258,13 +260,6 @@ def _live(taken: Floats, freed: Floats, parents: Ints) -> Floats:
     goes = np.flatnonzero(parents >= 0)
     np.add.at(released, parents[goes], freed[goes])
     return np.cumsum(taken) - (np.cumsum(released) - released)
-
-
-def _overwritten(messages: Floats, parents: Ints) -> Floats:
-    """Return the entries of each large message that take the place of the largest one that it is made of."""
-    largest, goes = np.zeros(len(messages)), np.flatnonzero(parents >= 0)
-    np.maximum.at(largest, parents[goes], messages[goes])
-    return np.where((largest == messages) & (messages > SMALL_PRODUCT), messages, 0.0)
 
 
 def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list[int]:

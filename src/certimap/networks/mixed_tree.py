@@ -177,8 +177,20 @@ class MixedTree:
         self._messages: dict[int, MixedMessage] = {}
         self._locals: dict[int, list[MixedMessage]] = {}
         self._tops: list[float] = []  # nats taken out of the tables
+        sizes = self.problem.sizes
         for r, region in enumerate(self.regions):
-            self._locals[r] = [self._local(tables) for tables in self._joined(region)]
+            # the region's own tables, in groups whose products are hardly larger than the tables
+            most = max(JOINED, JOINED_SHARE * math.prod(float(sizes[v]) for v in region.scope))
+            groups: list[tuple[frozenset[int], list[Table]]] = []
+            for table in sorted((self.problem.tables[k] for k in region.tables), key=lambda t: -t.log_values.size):
+                for at, (held, group) in enumerate(groups):
+                    scope = held.union(table.scope)
+                    if scope == held or math.prod(sizes[v] for v in scope) <= most:
+                        groups[at] = scope, [*group, table]
+                        break
+                else:
+                    groups.append((frozenset(table.scope), [table]))
+            self._locals[r] = [self._local(group) for _, group in groups]
             inputs = self._inputs(r)
             self._messages[r] = self._eliminated(inputs, (region.own,), self._scopes[r])
             if not self._messages[r].values.any():
@@ -252,21 +264,6 @@ class MixedTree:
     def log_slack(self) -> float:
         """Bound (nats) on the rounding error of the computation so far."""
         return self.problem.log_slack + 2.0 * ROUNDING * (self._n_roundings + self._reach + 8)
-
-    def _joined(self, region: Region) -> list[list[Table]]:
-        """Return a region's own tables in groups whose products are hardly larger than the tables."""
-        sizes = self.problem.sizes
-        most = max(JOINED, JOINED_SHARE * math.prod(float(sizes[v]) for v in region.scope))
-        groups: list[tuple[frozenset[int], list[Table]]] = []
-        for table in sorted((self.problem.tables[k] for k in region.tables), key=lambda t: -t.log_values.size):
-            for at, (held, group) in enumerate(groups):
-                scope = held.union(table.scope)
-                if scope == held or math.prod(sizes[v] for v in scope) <= most:
-                    groups[at] = scope, [*group, table]
-                    break
-            else:
-                groups.append((frozenset(table.scope), [table]))
-        return [group for _, group in groups]
 
     def _local(self, tables: Sequence[Table]) -> MixedMessage:
         """Return the product of tables."""

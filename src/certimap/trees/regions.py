@@ -346,17 +346,6 @@ def centroid(parent: Ints, weight: Floats) -> int:
     return min(members, key=lambda i: max(heaviest[i], total[component] - total[i]))
 
 
-def _only_states(query: Query) -> list[int]:
-    """Return, for each variable, its only state under hard evidence (with weight 1), else -1."""
-    domain = query.domain
-    starts = domain.offsets[:-1]
-    possible = query.log_weights > -np.inf
-    n_possible = np.add.reduceat(possible.astype(np.int64), starts)
-    n_certain = np.add.reduceat((query.log_weights == 0.0).astype(np.int64), starts)
-    first = np.flatnonzero(possible)[np.cumsum(n_possible) - n_possible] - starts
-    return np.where((n_possible == 1) & (n_certain == 1), first, -1).tolist()
-
-
 def buckets_of_latent_tree(
     parent: Ints, transitions: Sequence[Wide], priors: dict[int, Wide], latent_of: Ints, emissions: Sequence[Wide],
     query: Query, root: int | None = None, pace: WorkClock | None = None,
@@ -372,7 +361,12 @@ def buckets_of_latent_tree(
     queried: list[int] = query.variables.tolist()
     weights = Wide.of_logs(query.log_weights)
     is_weighed = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1])
-    only_state = _only_states(query)
+    # the only state of each variable under hard evidence (with weight 1), else -1
+    starts, possible = domain.offsets[:-1], query.log_weights > -np.inf
+    n_possible = np.add.reduceat(possible.astype(np.int64), starts)
+    n_certain = np.add.reduceat((query.log_weights == 0.0).astype(np.int64), starts)
+    first = np.flatnonzero(possible)[np.cumsum(n_possible) - n_possible] - starts
+    only_state: list[int] = np.where((n_possible == 1) & (n_certain == 1), first, -1).tolist()
 
     def weighed(v: int) -> Wide:
         if not is_weighed[v]:
