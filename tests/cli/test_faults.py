@@ -117,6 +117,23 @@ def test_a_signal_in_a_finalizer_is_neither_printed_nor_lost(name):
     assert done.stderr == "certimap: interrupted before there was an answer\n"
 
 
+AT_IMPORT = """
+import os, signal
+def at(event, given):
+    if event == "import" and given[0] == "numba.core.dispatcher" and not sent:
+        sent.append(given[0])
+        os.kill(os.getpid(), signal.SIGINT)
+sent = []
+sys.addaudithook(at)
+"""
+
+
+def test_a_signal_while_numba_is_imported_leaves_an_answer_or_a_sentence(examples):
+    process = start("solve", examples / "alarm.bif", *ENDLESS, before=AT_IMPORT)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode in (0, 130), err
+
+
 def test_two_signals_end_it_at_once(examples):
     process = start("solve", examples / "alarm.bif", *ENDLESS)
     for line in process.stderr:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import signal
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +27,7 @@ from certimap.cli.options import (
     WorkersOption,
     option,
 )
+from certimap.core.control import uninterrupted
 from certimap.core.domain import Domain, Label
 from certimap.core.executors import workers_of
 from certimap.core.model import Model
@@ -285,22 +284,6 @@ def print_result(result: MapResult) -> None:
         _print_top(result.top)
 
 
-@contextmanager
-def _whole() -> Generator[None]:
-    """Delay Ctrl-C until the current output is complete."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if received:
-        raise KeyboardInterrupt
-
-
 @dataclass
 class AnswerPrinter:
     """Prints answers as they come, several with case numbers; in JSON several are a list, always complete."""
@@ -323,7 +306,7 @@ class AnswerPrinter:
         try:
             for answer in answers:
                 found = self._explained(answer)
-                with _whole():
+                with uninterrupted():
                     self._print_one(answer, found, many)
                     sys.stdout.flush()
                 if self.cut is not None:
@@ -337,7 +320,7 @@ class AnswerPrinter:
                 print("\n]" if self.n_printed else "[]")
         if self.output is not None:
             several = "[\n" + ",\n".join(self._texts) + "\n]\n" if self._texts else "[]\n"
-            with _whole():
+            with uninterrupted():
                 write_text(self.output, several if many else f"{self._texts[0]}\n")
         interrupted = interrupted or self.cut is not None
         if self.failed or self.unexplained or interrupted:

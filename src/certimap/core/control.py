@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -316,3 +318,19 @@ class Limits:
         memory = shown_bytes(self.control.memory_limit)
         whose = f"max_memory={memory}" if self.control.max_memory is not None else f"{memory} of memory"
         return whose if self.max_edges is None else f"max_edges={self.max_edges} and {whose}"
+
+
+@contextmanager
+def uninterrupted() -> Generator[None]:
+    """Let Ctrl-C wait until the end of a block in the main thread: of an output, or of an import."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received and callable(previous):
+        previous(received[0], None)

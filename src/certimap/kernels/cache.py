@@ -32,9 +32,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import certimap
+from certimap.core.control import uninterrupted
 
-_numba: Any = importlib.import_module("numba.core.caching")
-_llvm: Any = importlib.import_module("llvmlite.binding")
+with uninterrupted():  # numba, imported in part, could not be imported again
+    _numba: Any = importlib.import_module("numba.core.caching")
+    _llvm: Any = importlib.import_module("llvmlite.binding")
 _SIZE = hashlib.sha256().digest_size
 _IMPORT = re.compile(rb"^[ \t]*from (certimap[.\w]*) import", re.MULTILINE)
 _PACKAGE = Path(__file__).parent.parent
