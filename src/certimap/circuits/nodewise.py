@@ -152,21 +152,17 @@ def drawn_point(circuit: Circuit, rng: np.random.Generator) -> Floats:
         params = circuit.params_of(node)
         if kind == NodeKind.CATEGORICAL:
             point[circuit.leaf_var[node]] = chosen(params, rng)
-        else:
-            point[circuit.leaf_var[node]] = _inside(kind, params, rng)
+        elif kind == NodeKind.GAUSSIAN:
+            point[circuit.leaf_var[node]] = rng.normal(float(params[0]), float(params[1]))
+        else:  # near the middle
+            leaf, padded = leaf_kinds()[kind], _padded(params.tolist())
+            low, high = (
+                (-np.inf, np.inf) if leaf.support is None else (float(end) for end in leaf.support(*params))
+            )
+            middle, scale = leaf.loaded().peak(*padded, low, high), leaf.loaded().scale(*padded, 0.0, 0.0)
+            value = min(max(middle + scale * rng.normal(), low), high)
+            point[circuit.leaf_var[node]] = round(value) if leaf.is_whole else value
     return point
-
-
-def _inside(kind: int, params: Floats, rng: np.random.Generator) -> float:
-    """Return a value near the middle of a real leaf."""
-    if kind == NodeKind.GAUSSIAN:
-        return float(rng.normal(float(params[0]), float(params[1])))
-    leaf = leaf_kinds()[kind]
-    functions, padded = leaf.loaded(), _padded(params.tolist())
-    low, high = (-np.inf, np.inf) if leaf.support is None else (float(end) for end in leaf.support(*params))
-    middle = functions.peak(*padded, low, high)
-    value = min(max(middle + functions.scale(*padded, 0.0, 0.0) * rng.normal(), low), high)
-    return float(round(value)) if leaf.is_whole else value
 
 
 def _padded(params: list[float]) -> list[float]:

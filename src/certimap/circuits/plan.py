@@ -341,9 +341,14 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     structure.count_parents(arrays, log_mass, parents)
     decides = properties.find_decided(arrays, parents, position, queried, properties.full_state_sets(domain))
     structure.single_variables(arrays, parents, position, single)
-    if not domain.is_discrete:
-        _decide_histograms(circuit, parents, single, decides)
     is_sum = circuit.kind == NodeKind.SUM
+    if not domain.is_discrete:  # of leaves of one variable with disjoint supports at most one is nonzero
+        low, high = supports(circuit)
+        for node in np.flatnonzero(is_sum & (parents > 0) & (single >= 0) & (decides < 0)):
+            children = circuit.children_of(int(node))
+            order = children[np.argsort(low[children], kind="stable")]
+            if np.all(circuit.leaf_var[children] >= 0) and np.all(high[order[:-1]] < low[order[1:]]):
+                decides[node] = single[node]
     merged = single[is_sum & (single >= 0)]
     n_table, log_tables = len(queried.log_tables), queried.log_tables
     log_tables.resize(n_table + int(domain.n_states[merged].sum()), refcheck=False)
@@ -357,16 +362,6 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     inputs = (log_mass, parents, single, domain.n_states, position, queried.start, decides)
     simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
     return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
-
-
-def _decide_histograms(circuit: Circuit, parents: Ints32, single: Ints32, decides: Ints32) -> None:
-    """Mark sums of leaves of one real variable with disjoint supports: at most one leaf is nonzero."""
-    low, high = supports(circuit)
-    for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0) & (single >= 0) & (decides < 0)):
-        children = circuit.children_of(int(node))
-        order = children[np.argsort(low[children], kind="stable")]
-        if np.all(circuit.leaf_var[children] >= 0) and np.all(high[order[:-1]] < low[order[1:]]):
-            decides[node] = single[node]
 
 
 def _laid_out(domain: Domain, folded: _Folded) -> Plan:

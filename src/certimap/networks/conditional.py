@@ -350,7 +350,13 @@ class PointEvaluator:
                 self.work += work
                 rows = np.repeat(now[None, :], n_states[i], axis=0)
                 rows[:, i] = np.arange(n_states[i])
-                values = self._part_values(rows, tables[i], touching[i])
+                values = np.zeros(len(rows))
+                for table in tables[i]:
+                    values += entries_at(table, rows, self.column)
+                possible = np.flatnonzero(values > -np.inf)
+                for part in touching[i] if len(possible) else ():
+                    own = np.ascontiguousarray(rows[possible][:, part.query])
+                    values[possible] += part.log_values(own, self.workers)
                 best = int(np.argmax(values))
                 if values[best] > values[now[i]] + 1e-12:
                     now[i], moved = best, True
@@ -384,16 +390,6 @@ class PointEvaluator:
         rows = np.repeat(now[None, :], len(variables), axis=0)
         rows[np.arange(len(rows)), variables] = states
         return self.log_values(rows)
-
-    def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
-        total = np.zeros(len(rows))
-        for table in tables:
-            total += entries_at(table, rows, self.column)
-        possible = np.flatnonzero(total > -np.inf)
-        for part in sums if len(possible) else ():
-            own = np.ascontiguousarray(rows[possible][:, part.query])
-            total[possible] += part.log_values(own, self.workers)
-        return total
 
 
 def relative_to(problem: Problem, total: Total) -> Problem:
