@@ -100,9 +100,7 @@ class PolicySearch:
 
         Raises TimeUp, and TooLarge where the next plan does not fit into memory.
         """
-        direct = min(DIRECT, self._control.seconds_left * PACE)
-        whole, is_exact = self._whole_plan(direct)
-        is_direct = whole.n_entries <= direct
+        whole, is_exact, is_direct = self._whole_plan()
         if not (is_exact and is_direct):
             yield from self._climb(math.inf)
         for plan in () if is_direct else self._smaller_plans(whole, is_exact):
@@ -138,19 +136,23 @@ class PolicySearch:
         sums = [part for some in (*(some for _, _, some in plan.stages), plan.last) for _, part in some]
         return plan, all(self._sees.keys().isdisjoint(part.nodes) for part in sums)
 
-    def _whole_plan(self, direct: float) -> tuple[InductionPlan, bool]:
-        """Return a plan without a limit of its cost, and whether it is exact; prune unless it is, and cheap."""
+    def _fits(self, plan: InductionPlan) -> bool:
+        return BYTES * 2.0**plan.log2_largest <= self._control.memory_limit
+
+    def _whole_plan(self) -> tuple[InductionPlan, bool, bool]:
+        """Return a plan of any cost, whether it is exact, and whether it is cheap; prune unless it is both."""
+        most = min(DIRECT, self._control.seconds_left * PACE)
         plan, is_exact = self._one_by_one()
-        if not is_exact or plan.n_entries > direct:
-            self._prune()
+        if is_exact and plan.n_entries <= most and self._fits(plan):
+            return plan, True, True
+        self._prune()
         if not is_exact:
             plan, is_exact = self._one_by_one()
-        if is_exact:
-            return plan, True
-        orders, own = [self._order(math.inf, row) for row in range(ROWS)], self._sees if self._is_listed else {}
-        return min(
-            (planned(self._diagram, self._scopes, o, own) for o in orders), key=lambda p: p.n_entries
-        ), False
+        if not is_exact:
+            own, orders = self._sees if self._is_listed else {}, [self._order(math.inf, k) for k in range(ROWS)]
+            plans = [planned(self._diagram, self._scopes, order, own) for order in orders]
+            plan = min(plans, key=lambda p: p.n_entries)
+        return plan, is_exact, plan.n_entries <= most and self._fits(plan)
 
     def _smaller_plans(self, whole: InductionPlan, is_exact: bool) -> Iterator[InductionPlan]:
         """Yield plans that cost less than the whole, cheap ones first, in which decisions see more."""
@@ -162,7 +164,7 @@ class PolicySearch:
                 break
             order = self._order(limit, row)
             plans = [planned(self._diagram, self._scopes, order, own, split) for split in SPLITS]
-            found += [p for p in plans if BYTES * 2.0**p.log2_largest <= self._control.memory_limit]
+            found += filter(self._fits, plans)
         last = 0.0
         for plan in sorted(found, key=lambda p: p.n_entries):
             if 2.0 * last < plan.n_entries < whole.n_entries:

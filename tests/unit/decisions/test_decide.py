@@ -88,6 +88,17 @@ def test_no_time_still_gives_true_sides():
     assert "NOT CERTIFIED" in repr(policy)
 
 
+def test_a_plan_beyond_memory_gives_way_to_smaller_ones():
+    hidden = [f"x{i}" for i in range(9)]
+    states = {"seen": [0, 1], **dict.fromkeys(hidden, range(4)), "a": [0, 1]}
+    tables = {"seen": np.full([4] * 9 + [2], 0.5), **{key: [0.1, 0.2, 0.3, 0.4] for key in hidden}}
+    pay = {"u": (["x0", "a"], [[1.0, -1.0], [-1.0, 1.0], [2.0, 0.0], [0.0, 3.0]])}
+    network = cm.DecisionNetwork.from_cpts(states, {"seen": hidden}, tables, {"a": ["seen"]}, pay)
+    found, tight = cm.decide(network), cm.decide(network, max_memory=2**20)
+    assert tight.status is Status.MEMORY_LIMIT
+    assert tight.expected_utility <= found.expected_utility <= found.upper_bound <= tight.upper_bound < 2.5
+
+
 def test_the_search_ends_where_it_may(monkeypatch):
     monkeypatch.setattr(search, "DIRECT", 0.0)
     told = []
