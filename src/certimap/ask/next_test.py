@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from certimap.ask.session import Session, settled
 from certimap.core.arguments import check_number, keywords_hinted
 from certimap.core.arrays import Floats
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.control import Limits, TimeUp
 from certimap.core.domain import Categorical, Label
 from certimap.core.model import Model

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32, spans
+from certimap.core.cached import cached_property
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.core.query import make_query

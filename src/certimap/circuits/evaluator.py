@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,6 +18,7 @@ from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan
 from certimap.core.arrays import Array, Flags, Floats, Ints, Ints16, Ints32, Words
 from certimap.core.box import Boxes, Points
+from certimap.core.cached import cached_property
 from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, SMALLEST_FACTOR, UNIT_BITS
 from certimap.errors import QueryError
 from certimap.kernels.parallel import PerThread, for_blocks

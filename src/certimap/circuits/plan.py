@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from certimap.circuits.kernels.real import DENSITY, MASS, answers
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.leaves.kind import function_table
 from certimap.core.arrays import Flags, Floats, Ints, Ints32
+from certimap.core.cached import cached_property
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
 from certimap.core.query import Query

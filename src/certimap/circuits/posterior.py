@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from certimap.circuits.prober import MixtureProber, PlanProber, flattened
 from certimap.circuits.walks import Propagation, beam
 from certimap.core.arrays import Floats, Ints32, spans
 from certimap.core.box import Boxes, Points
+from certimap.core.cached import cached_property
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.model import Model

@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from certimap.core.cached import cached_property
 from certimap.errors import CertimapError, TooLarge
 
 # Default memory limit of a run: a share of all memory, so that answers do not depend on the machine's other work,

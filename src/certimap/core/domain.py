@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from certimap.core.arguments import is_missing, shown
 from certimap.core.arrays import Array, Ints
+from certimap.core.cached import cached_property
 from certimap.errors import ModelError, QueryError, did_you_mean
 
 Label = Hashable

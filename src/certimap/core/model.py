@@ -8,6 +8,7 @@ from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from certimap.core.cached import cached_property, guard
 from certimap.core.control import Limits
 from certimap.core.domain import Domain, Label
 from certimap.errors import QueryError
@@ -33,11 +34,9 @@ class Kept:
     def get(self, key: Hashable) -> Any:
         """Return the cached value of a key, or None."""
         with self._lock:
-            found = self._things.get(key)
-            if found is None:
-                return None
-            self._things.move_to_end(key)
-        return found[0]
+            if key in self._things:
+                self._things.move_to_end(key)
+            return self._things.get(key, (None, 0.0))[0]
 
     def put(self, key: Hashable, thing: Any, n_bytes: float) -> None:
         """Cache a value of about `n_bytes` bytes."""
@@ -80,14 +79,14 @@ class Model:
         """Whether p(e) is a probability; False for a circuit whose values do not add up to 1."""
         return True
 
-    @property
+    @cached_property
     def kept(self) -> Kept:
         """Cache of conditioning results; it is not pickled or copied with the model."""
-        found = vars(self).get("_kept")
-        return vars(self).setdefault("_kept", Kept()) if found is None else found
+        return Kept()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
+        with guard:
+            return {name: value for name, value in vars(self).items() if name != "kept"}
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Return p(q | e) as a posterior that fits the limits and can be sampled, the one that `auto` prefers.

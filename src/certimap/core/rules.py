@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import import_module
 from itertools import accumulate, compress, zip_longest
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from certimap.core.arguments import shown
 from certimap.core.arrays import Flags, Ints, Ints32
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.constraints import AllDifferent, Constraint, Different, Part, WeightSum
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import NoAnswer, QueryError

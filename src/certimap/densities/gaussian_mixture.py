@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.arrays import Array, Floats, Ints
+from certimap.core.cached import cached_property
 from certimap.core.domain import Domain, Real, as_real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from os import fspath
 from typing import Any
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from certimap.core.arguments import Record
 from certimap.core.arrays import Array, Floats, Ints
+from certimap.core.cached import cached_property
 from certimap.core.domain import OTHER, Domain, Real
 from certimap.errors import ParseError, QueryError
 from certimap.io.cells import CODE, MISSING, Convention, conventions, day_of

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
+
+from certimap.core.cached import guard
 
 
 class NotPlain(Exception):
@@ -22,7 +23,6 @@ class NotPlain(Exception):
 
 
 Names = dict[str, object]  # of a module
-_lock = threading.RLock()
 _namespaces: dict[int, Names | NotPlain] = {}  # of copied functions, by the identity of their module's
 
 
@@ -41,7 +41,7 @@ def run_plain(copy: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 def _namespace(names: Names) -> Names:
     """Return the copy of a module's names; an unfinished one is seen by nobody else."""
-    with _lock:
+    with guard:
         found = _namespaces.get(id(names))
         if found is None:
             found = _namespaces[id(names)] = dict(names)
@@ -94,5 +94,5 @@ def _boxed(value: Any) -> Any:
     return value
 
 
-if hasattr(os, "register_at_fork"):  # no other thread may be copying then
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+if hasattr(os, "register_at_fork"):  # no other thread may hold it then
+    os.register_at_fork(before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from certimap.conversions.choose import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.conversions.network_to_circuit import NodeStore
 from certimap.core.arrays import Array, Floats, Ints
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.control import WorkClock
 from certimap.core.domain import Categorical, Domain
 from certimap.core.logs import log_of

@@ -11,7 +11,6 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from certimap.core.arguments import is_mapping, is_tuple
 from certimap.core.arrays import Floats, Ints16
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.query import interventions_of, names_of
 from certimap.errors import ModelError, QueryError, did_you_mean

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from certimap.core.arrays import Flags, Ints
+from certimap.core.cached import cached_property
 from certimap.core.control import Control
 from certimap.networks.problem import (
     FLOOR,

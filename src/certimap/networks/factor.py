@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from operator import index
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.core.arguments import shown
 from certimap.core.arrays import Floats, spread
+from certimap.core.cached import cached_property, guard
 from certimap.core.logs import add_to, log_of, log_sum
 from certimap.errors import ModelError
 
@@ -172,10 +172,10 @@ def take_logs(factors: Iterable[Factor]) -> None:
     missing = [f for f in factors if not (f.in_logs or f.has_taken_logs) and f.table.size <= SMALL_TABLE]
     logs = log_of(np.concatenate([np.empty(0), *(f.table.reshape(-1) for f in missing)]))
     end = 0
-    for factor in missing:
-        start, end = end, end + factor.table.size
-        factor.log_table = logs[start:end].reshape(factor.table.shape)
-        factor.has_taken_logs = True
+    with guard:
+        for factor in missing:
+            start, end = end, end + factor.table.size
+            factor.log_table, factor.has_taken_logs = logs[start:end].reshape(factor.table.shape), True
 
 
 def take_signs(factors: Sequence[Factor]) -> None:
@@ -187,8 +187,9 @@ def take_signs(factors: Sequence[Factor]) -> None:
         sizes = np.array([f.entries.size for f in small])
         entries = np.concatenate([f.entries.reshape(-1) for f in small])
         lowest = np.minimum.reduceat(entries, sizes.cumsum() - sizes)
-        for factor, low in zip(small, lowest.tolist(), strict=True):
-            factor.is_positive, factor.has_taken_sign = low > (-np.inf if factor.in_logs else 0.0), True
+        with guard:
+            for factor, low in zip(small, lowest.tolist(), strict=True):
+                factor.is_positive, factor.has_taken_sign = low > (-np.inf if factor.in_logs else 0.0), True
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

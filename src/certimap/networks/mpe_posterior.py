@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
 from certimap.core.arrays import Floats, Ints
 from certimap.core.box import Boxes, Points
+from certimap.core.cached import cached_property
 from certimap.core.domain import Domain
 from certimap.core.posterior import OFFERS, BoxPosterior, Facts, Prober
 from certimap.core.query import Query

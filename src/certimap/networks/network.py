@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from certimap.core.arrays import Floats
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.control import Limits
 from certimap.core.domain import Domain
 from certimap.core.model import Model, conversions

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Answers, Layout, Points, SearchBoxes
+from certimap.core.cached import cached_property
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, LogInterval, Tightening

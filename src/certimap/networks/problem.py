@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from certimap.core.arrays import Array, Flags, Floats, Ints, flattened, spread
 from certimap.core.box import Points
+from certimap.core.cached import cached_property
 from certimap.core.domain import Domain
 from certimap.core.logs import add_to
 from certimap.networks.factor import take_logs

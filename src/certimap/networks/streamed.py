@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Answers, Boxes, Points, SearchBoxes, rounded_up
+from certimap.core.cached import cached_property
 from certimap.core.control import Control, WorkClock
 from certimap.core.logs import log_of
 from certimap.core.posterior import Facts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from certimap.checker.models import ReducedModel
 from certimap.checker.network import FLAT, MAX_ENTRIES, PlainNetwork, Scope, parts_of
 from certimap.core.arrays import Floats, Ints
+from certimap.core.cached import cached_property
 from certimap.core.control import Control
 from certimap.networks.costs import Costs
 from certimap.networks.cuts import Binary, roof

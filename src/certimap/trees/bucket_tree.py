@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from certimap.core.arrays import Flags, Floats, Ints
 from certimap.core.box import Answers, Boxes, Layout, Points, SearchBoxes, rounded_up
+from certimap.core.cached import cached_property
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
 from certimap.core.logs import log_of

@@ -99,7 +99,7 @@ def test_what_is_kept_goes_with_the_model_and_never_travels():
     posterior = weakref.ref(cm.condition(model, ["A"], {"E": "E0"}))
     assert posterior() is not None
     for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
-        assert "_kept" not in vars(other)
+        assert "kept" not in vars(other)
         assert other.kept is not model.kept
     del model, other
     gc.collect()

@@ -268,7 +268,7 @@ def held_elsewhere(lock):
 tier._within(9.0, lambda: False, lambda: None, ())
 tier._running[tier._Run(0, float("inf"), lambda: False)] = None
 held_elsewhere(tier._lock)
-for lock in (background._lock, plain._lock):
+for lock in (background._lock, plain.guard):
     threading.Timer(0.05, held_elsewhere(lock).set).start()
 child = os.fork()
 if child == 0:

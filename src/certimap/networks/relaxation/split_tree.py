@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.arrays import Floats, Ints, pointers, spread
+from certimap.core.cached import cached_property
 from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks

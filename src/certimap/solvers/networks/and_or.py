@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from certimap.certify.ledger import Ledger
 from certimap.core.arrays import Floats, Ints
+from certimap.core.cached import cached_property
 from certimap.core.control import Control
 from certimap.core.posterior import Posterior
 from certimap.networks.conditional import ConditionalSum
