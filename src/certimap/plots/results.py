@@ -48,7 +48,7 @@ def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -
 
     Raises MissingDependency if matplotlib is not installed.
     """
-    needed("matplotlib", "figures need matplotlib, which is not installed; pip install 'certimap[plot]' brings it")
+    needed("matplotlib.figure", "figures need matplotlib; pip install 'certimap[plot]' brings it")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

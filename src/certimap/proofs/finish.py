@@ -38,7 +38,6 @@ from certimap.interop import as_model
 from certimap.io.files import suffix_of
 from certimap.io.formats import FORMATS
 from certimap.io.native import encoded_label, exported, fingerprint
-from certimap.networks.orders import looks_too_wide
 from certimap.proofs.script import Arrays
 from certimap.solvers.base import Solver
 from certimap.solvers.record import unproved
@@ -188,6 +187,8 @@ def of_network(
     model: Model, query: Query, result: MapResult, draft: Proof, max_bytes: int, seconds: float
 ) -> Proof:
     """Return the proof of an answer to a network, given the run's draft, or the reason why there is none."""
+    from certimap.networks.orders import looks_too_wide  # loads numba
+
     is_drawn = draft.meta["method"] == "draws"
     try:
         checked, points = with_answers(model, query, answers_of(result))

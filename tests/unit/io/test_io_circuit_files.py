@@ -277,7 +277,7 @@ REFUSED = [
     ("json", "{", ":1: is no JSON"),
     ("json", '{"format": "x", "nodes": []}', "format 'x'"),
     ("json", changed(deeprob(), ["nodes", 0, "id"], 9), "defined"),
-    ("json", changed(deeprob(), ["nodes", 3, "class"], "Uniform"), "node 3 is a leaf of the class 'Uniform'"),
+    ("json", changed(deeprob(), ["nodes", 3, "class"], "Weibull"), "node 3 is a leaf of the class 'Weibull'"),
     ("json", changed(deeprob(), ["nodes", 3, "params", "p"], 1.5), "node 3"),
     ("json", changed(deeprob(), ["nodes", 0, "weights"], [0.5]), "2 children and 1 weights"),
     ("json", changed(deeprob(), ["edges", 0, "idx"], 1), "two children at the place 1"),
