@@ -71,13 +71,9 @@ class Majorants(NamedTuple):
 
 
 def check_mixture(
-    parts: Normals | Products,
-    columns: Ints,
-    threshold: float,
-    budget: CheckBudget,
-    rules: PlainRules,
+    parts: Normals | Products, columns: Ints, threshold: float, budget: CheckBudget, rules: PlainRules,
     starts: Ints,
-) -> None:
+) -> None:  # fmt: skip
     """Close the whole space; reject a feasible point above the threshold, and a search that does not end.
 
     `columns` holds the first state of each categorical query variable, then the number of all states; `starts`

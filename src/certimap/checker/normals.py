@@ -16,16 +16,7 @@ import numpy as np
 
 from certimap.checker.leaves import HALF_LOG_2PI
 from certimap.checker.mixtures import Majorants
-from certimap.checker.models import (
-    FLOAT,
-    Arrays,
-    CheckBudget,
-    Question,
-    Rejected,
-    reduce,
-    refuse_huge,
-    tables_of,
-)
+from certimap.checker.models import FLOAT, Arrays, CheckBudget, Question, Rejected, reduce, refuse_huge, tables_of
 from certimap.checker.network import value_at
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 

@@ -41,6 +41,7 @@ from certimap.checker.models import (
 from certimap.checker.network import bounds_at, boxes_beside, value_at, work_of_a_point
 from certimap.checker.normals import normals_of
 from certimap.checker.numbers import UNIT, Floats, Ints
+from certimap.checker.policies import check_policy
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
@@ -235,14 +236,9 @@ def _name(name: str) -> str:
 
 
 def largest_value(
-    kind: str,
-    sizes: Ints,
-    arrays: Arrays,
-    question: Question,
-    answers: Ints,
-    budget: CheckBudget,
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: Ints, budget: CheckBudget,
     rules: PlainRules,
-) -> tuple[Decimal, Decimal]:
+) -> tuple[Decimal, Decimal]:  # fmt: skip
     """Return the least value of an answer, and the largest of other feasible states, unless TooLarge."""
     if np.any(sizes == 0):
         raise TooLarge("values of a real variable cannot be listed")
@@ -349,15 +345,9 @@ class Verdict:
 
 
 def check_arrays(
-    kind: str,
-    variables: Sequence[Stored],
-    arrays: Arrays,
-    proof: Proof,
-    *,
-    hidden: Sequence[str] = (),
-    exact: bool = False,
-    budget: CheckBudget | None = None,
-) -> Verdict:
+    kind: str, variables: Sequence[Stored], arrays: Arrays, proof: Proof, *, hidden: Sequence[str] = (),
+    exact: bool = False, budget: CheckBudget | None = None,
+) -> Verdict:  # fmt: skip
     """Check a proof against a model; a proof that does not hold is rejected in a sentence, and raises no error.
 
     `kind`, `variables`, `arrays` and `hidden` are the model as the native format stores it: its kind, each
@@ -392,6 +382,11 @@ def _admit(arrays: Arrays, budget: CheckBudget) -> None:
 def _checked(
     kind: str, variables: Sequence[Stored], arrays: Arrays, proof: Proof, exact: bool, budget: CheckBudget
 ) -> Verdict:
+    if kind == "decisions":
+        low, high, allowed, question = check_policy(variables, arrays, proof, budget)
+        asked = question_in_words(variables, question, [], arrays).split("\n")[1]
+        sides = f"at least {shown(low, 9, ROUND_FLOOR)}, no policy more than {shown(high, 9)}"
+        return Verdict(True, f"accepted: the policy brings {sides} (both within {shown(allowed, 3)})", asked=asked)
     claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
         log_value = _circuit(variables, arrays, claim, proof, budget)

@@ -16,6 +16,7 @@ from certimap.core.arrays import Floats
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Categorical, Label
 from certimap.core.named import at, needed
+from certimap.core.query import make_query
 from certimap.core.result import Certificate, CertificateKind, Status, json_ready
 from certimap.core.summary import aligned
 from certimap.decisions.diagram import Diagram
@@ -133,6 +134,16 @@ class Policy:
     def report(self, path: str | PathLike[str]) -> None:
         """Write an HTML page about the policy, which needs no network, to a `path`."""
         at("certimap.io.files:write_text")(path, at("certimap.explanations.reports.policies:policy_page")(self))
+
+    def proof(self, path: str | PathLike[str]) -> None:
+        """Write a proof file to a `path`, which `certimap.check(network, path)` checks by other code."""
+        rows = [table.values.argmax(axis=-1).reshape(-1) for table in self.tables.values()]
+        weights = make_query(self.network.domain, None, self.evidence).log_weights
+        arrays = {"log_weights": weights, "choices": np.concatenate([*rows, np.zeros(0)]).astype(np.int32)}
+        claim = {"expected_utility": self.expected_utility, "upper_bound": self.upper_bound, "tolerance": 1e-9}
+        looks = {name: [v.name for v in table.known] for name, table in self.tables.items()}
+        meta = {"model": at("certimap.io.native:fingerprint")(self.network), "claim": claim, "policy": looks}
+        at("certimap.checker:Proof")(meta, arrays).write(path)
 
     def _table(self, decision: str) -> DecisionTable:
         if decision not in self.tables:

@@ -429,13 +429,9 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
 
 @keywords_hinted()
 def check(
-    model: Any,
-    proof: Proof | MapResult | str | os.PathLike[str],
-    *,
-    exact: bool = False,
-    time_limit: float | None = SECONDS,
-    max_memory: int | None = BYTES,
-) -> Verdict:
+    model: Any, proof: Proof | MapResult | str | os.PathLike[str], *, exact: bool = False,
+    time_limit: float | None = SECONDS, max_memory: int | None = BYTES,
+) -> Verdict:  # fmt: skip
     """Check a proof by code that shares nothing with the solvers; see `docs/proofs.md`.
 
     - `model`: the model of the query, or a model of another library (see `certimap.from_object`).
