@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
 DOC_COLUMNS = 115
 LIMITS = {
-    "lines in src/certimap": 72_900,
+    "lines in src/certimap": 71_950,
     "names on the first level": 22,
     "protocols": 13,
     "public class names with two meanings": 0,
