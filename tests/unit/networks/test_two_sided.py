@@ -11,7 +11,7 @@ from certimap.conversions import from_wide_networks
 from certimap.conversions.choose import Case
 from certimap.core.control import Limits
 from certimap.core.query import make_query
-from certimap.networks import posterior
+from certimap.networks import orders, posterior
 from certimap.networks.factor import Factor
 from certimap.networks.posterior import TwoSidedNetworkPosterior
 from certimap.proofs import finish
@@ -103,7 +103,7 @@ def test_an_answer_between_two_sides_is_proved(seed, is_wide, monkeypatch):
     monkeypatch.setattr(from_wide_networks, "MAX_POINT_WORK", 10.0)
     monkeypatch.setattr(from_wide_networks, "MAX_SUMMED", 1)
     monkeypatch.setattr(finish, "LEAST_SECONDS", 600.0)  # however busy the machine is
-    monkeypatch.setattr(finish, "looks_too_wide", lambda scopes, sizes: is_wide)
+    monkeypatch.setattr(orders, "looks_too_wide", lambda scopes, sizes: is_wide)
     network = random_network(np.random.default_rng(seed), zeros=0.0)
     limits = {"max_edges": 20, "epsilon": 0.3, "delta": 0.0, "rng": 0, "max_nodes": 200}
     result = cm.map_query(network, ["0", "1", "2"], proof=True, **limits)
