@@ -68,3 +68,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no benchmark data at {folder}; CERTIMAP_TEST_DATA names another folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared_cases(shared_data: Path) -> Path:
+    """The folder of small files of other programs; the test is skipped where it is absent."""
+    folder = shared_data.parent / "cases" / "files"
+    if not folder.is_dir():
+        pytest.skip(f"no small files at {folder}")
+    return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import certimap as cm
 from certimap.io.evidence import read_evidence_cases
 from certimap.io.text_tables import read_text_table
 
-FILES = Path(__file__).parents[4] / "shared/cases/files"
 CAS = "// ~->[CASE-1]->~\n\nIDnum\tA\tB b\tNumCases\n1\tlo\t*\t2\n2\t?\tx y\t1\n// end\n"
 DAT = "A,B b\nlo,N/A\n<EMPTY>,x y\n"
 GENIE = "A B\nlo *\n* xy\n"
@@ -79,12 +77,11 @@ def test_tables_for_learning(tmp_path, suffix, text):
     assert sum(value is None for value in np.asarray(found["A"]).tolist()) == 1
 
 
-@pytest.mark.skipif(not FILES.is_dir(), reason="needs ../shared")
 @pytest.mark.parametrize("name", ["p15.cas", "p15_hugin.dat", "p15_genie.txt", "p15.arff", "p15_star.csv"])
-def test_small_files(name):
+def test_small_files(shared_cases, name):
     names = ("xray", "dysp", "smoke")
     model = cm.Domain(cm.Categorical(name, ("yes", "no")) for name in names)
-    one, two = (case()[1] for case in read_evidence_cases(FILES / name, model))
+    one, two = (case()[1] for case in read_evidence_cases(shared_cases / name, model))
     smoke = {} if name == "p15.arff" else {"smoke": "no"}
     assert {k: v for k, v in one.items() if v is not None} == {"xray": "yes", **smoke}
     assert {k: v for k, v in two.items() if v is not None} == {"dysp": "yes"}

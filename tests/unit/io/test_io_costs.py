@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import certimap as cm
 
-FILES = Path(__file__).parents[4] / "shared/cases/files"
 FG = """# two factors
 2
 
@@ -99,12 +97,11 @@ def test_a_cfn_that_must_be_above_a_bound_has_values(tmp_path):
     assert np.array_equal(read_text(tmp_path, "cfn", text).factors[0].log_table, [-np.inf, 2.5])
 
 
-@pytest.mark.skipif(not FILES.is_dir(), reason="needs ../shared")
 @pytest.mark.parametrize(
     ("name", "log_weights"), [("fg", np.log([0.3, 0.7])), ("wcsp", [-30, -10]), ("cfn", [-3, -1])]
 )
-def test_small_files(name, log_weights):
-    assert np.allclose(cm.read(FILES / f"p8.{name}").factors[0].log_table, log_weights, rtol=1e-15)
+def test_small_files(shared_cases, name, log_weights):
+    assert np.allclose(cm.read(shared_cases / f"p8.{name}").factors[0].log_table, log_weights, rtol=1e-15)
 
 
 def network_of(seed, largest=1.0):

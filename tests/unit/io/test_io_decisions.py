@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from certimap.io.native import fingerprint
 from certimap_lab.bench import fuzz_seeds as seeds
 
 FORMATS = ("net", "xdsl", "xmlbif", "pgmx", "uai", "uai.gz", "npz")
-SHARED = Path("/work/shared")
 
 
 def tables(network):
@@ -102,10 +100,8 @@ def test_info_says_what_is_known(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["p5_id.xdsl", "p5_id.bifxml"])
-def test_files_of_genie_and_pyagrum(name):
-    if not (SHARED / "cases/files").is_dir():
-        pytest.skip("the shared cases are not here")
-    found = read(SHARED / "cases/files" / name)
+def test_files_of_genie_and_pyagrum(shared_cases, name):
+    found = read(shared_cases / name)
     utility = found.utilities[0]
     by_weather = utility.values if utility.scope == (0, 2) else utility.values.T
     assert found.decisions == {"Take": ("Forecast",)}
@@ -133,10 +129,8 @@ def test_the_order_of_time_comes_from_arcs(tmp_path):
         assert list(read(tmp_path / "m.net").decisions) == ["L", "E"]
 
 
-def test_public_instances():
-    folder = SHARED / "data/decisions"
-    if not folder.is_dir():
-        pytest.skip("the shared instances are not here")
+def test_public_instances(shared_data):
+    folder = shared_data / "decisions"
     found = read(folder / "rand-c20d2o1-01.uai.gz")
     assert found.decisions == {"17": ("5", "21"), "2": ("12",)}
     assert found.information("2") == ("5", "21", "17", "12")
