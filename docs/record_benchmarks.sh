@@ -2,14 +2,14 @@
 # Record every benchmark of docs/benchmarks.md and its pages: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
 # DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
-# are recorded: engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile. 'reproduction', the published
-# protocol in full (docs/reproduction.md), takes days and is recorded only when it is named.
-# Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
+# are recorded, in the order below. Nothing else should run meanwhile. All take some five hours on two cores, a third
+# of it 'reproduction'; those from chow-liu to parity take half an hour. Stopped runs go on where they were; runs/ keeps
+# the records.
 #
 # CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another), with the package in lab/
 # installed beside it (make test does so). Of the peers in PEERS (default
-# pgmpy,pyagrum,pygms,toulbar2) those count that its environment has. NETWORKS is a folder with link, diabetes, pigs,
-# barley and munin as .bif.gz (pgmpy ships them in pgmpy/utils/example_models); without it 'seeded' is left out.
+# pgmpy,pyagrum,pygms,toulbar2) those count that its environment has. NETWORKS is a folder with public networks as
+# .bif.gz (pgmpy ships 24 in pgmpy/utils/example_models); without it 'seeded' is left out, and 'mpe' asks fewer.
 set -eu
 cd "$(dirname "$0")/.."
 data=${1:-../shared/data}
@@ -19,17 +19,22 @@ peers=${PEERS:-pgmpy,pyagrum,pygms,toulbar2}
 trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mushrooms,nltcs,ocr_letters,plants,pumsb_star,tretail
 buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
 
+all="engine start learnspn rows hclt auto exact chow-liu networks peers mpe uai-mmap gaps seeded parity plain orders
+    portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile samplers warm
+    reproduction"
+
 page_of() { # SECTION
     case $1 in
-    engine | start) echo start ;;
-    learnspn | rows | warm) echo circuits ;;
-    hclt) echo hidden-trees ;;
-    auto | exact) echo circuit-proofs ;;
-    chow-liu) echo chow-liu-trees ;;
-    networks | peers | plain) echo networks ;;
-    growth | scale) echo scale ;;
-    digits | reach) echo reach ;;
-    *) echo wide-networks ;;
+    engine | start) echo benchmarks/start ;;
+    learnspn | rows) echo benchmarks/circuits ;;
+    hclt) echo benchmarks/hidden-trees ;;
+    auto | exact) echo benchmarks/circuit-proofs ;;
+    chow-liu) echo benchmarks/chow-liu-trees ;;
+    networks | peers | plain) echo benchmarks/networks ;;
+    growth | scale) echo benchmarks/scale ;;
+    digits | reach) echo benchmarks/reach ;;
+    samplers | warm) echo reproduction ;;
+    *) echo benchmarks/wide-networks ;;
     esac
     # impute to hostile are sections of other pages, which their commands name
 }
@@ -44,9 +49,9 @@ tables() { # SECTION
     $certimap bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
 }
 
-for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity plain orders portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile}; do
+for section in ${*:-$all}; do
     echo "== $section"
-    page=docs/benchmarks/$(page_of "$section").md
+    page=docs/$(page_of "$section").md
     case $section in
     engine)
         $certimap bench engine --workers 2 --into "$page"
@@ -58,11 +63,14 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         ;;
     learnspn)
         twenty learnspn --circuits learnspn --time-limit 10 --jobs 2 \
-            --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
+            --solvers independent,max_product,argmax_product,frontier,auto
         ;;
     rows)
-        twenty rows --circuits learnspn,learnspn-large --evidence rows --splits 20/80,50/50 --queries 2 --time-limit 0 --jobs 2 \
-            --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
+        twenty rows --circuits learnspn,learnspn-large --evidence rows --splits 20/80,50/50 --queries 2 --time-limit 60 --jobs 2 \
+            --solvers independent,max_product,argmax_product,frontier,auto
+        ;;
+    samplers)
+        twenty samplers --circuits learnspn --queries 2 --time-limit 10 --jobs 2 --solvers pac,smooth_pac,auto
         ;;
     warm)
         twenty warm --circuits learnspn --splits 25/75 --queries 20 --time-limit 0 --jobs 2 \
@@ -72,7 +80,7 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         ;;
     hclt)
         twenty hclt --circuits hclt16 --queries 2 --time-limit 10 --jobs 2 \
-            --solvers independent,max_product,argmax_product,pac,smooth_pac,set_elimination,auto
+            --solvers independent,max_product,argmax_product,set_elimination,auto
         ;;
     auto)
         twenty auto --circuits learnspn,hclt16,hclt64 --solvers auto --delta 0 --time-limit 60 --workers 2
@@ -91,8 +99,9 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         $certimap bench networks --cases "$data/networks/cases.json" --out runs/peers --solvers auto --peers "$peers" \
             --only asia,child,alarm,insurance,hepar2 --epsilon 0 --delta 0 --time-limit 3 --max-memory 8192
         ;;
-    uai-mpe)
-        $certimap bench uai --dir "$data/uai-mpe" --out runs/uai-mpe --peers toulbar2 --time-limit 20
+    mpe)
+        $certimap bench uai --dir "$data/uai-mpe" --dir "$data/uai2014-mmap" --networks "${NETWORKS:-$data/networks}" \
+            --mpe --out runs/mpe --peers toulbar2 --time-limit 20
         ;;
     uai-mmap)
         $certimap bench uai --dir "$data/uai2014-mmap" --out runs/uai-mmap --time-limit 60
@@ -116,7 +125,9 @@ for section in ${*:-engine start learnspn rows warm hclt auto exact chow-liu net
         ;;
     reproduction)
         twenty reproduction --circuits learnspn --time-limit 0 --max-samples 2500000 --jobs 2 \
-            --solvers independent,paper_max_product,max_product,argmax_product,hybrid_bp,itself,paper_pac,paper,auto
+            --solvers independent,paper_max_product,max_product,argmax_product,hybrid_bp,paper_pac,paper,auto
+        twenty reproduction --circuits learnspn --splits 20/80,50/50 --queries 5 --time-limit 0 --max-samples 2500000 \
+            --jobs 2 --solvers itself
         $certimap bench reproduction runs/reproduction --into docs/reproduction.md
         continue
         ;;

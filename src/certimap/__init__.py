@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from certimap.core.named import lazily
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 _PLACES, __getattr__, __dir__ = lazily(__name__)

@@ -15,7 +15,7 @@ from certimap import io
 from certimap_lab.bench.network_cases import evidence_pairs, load_network, read_cases, uai_cases
 from certimap_lab.bench.parity import parity_network
 from certimap_lab.bench.records import BenchError
-from certimap_lab.bench.seeded import parity_cases, seeded_cases
+from certimap_lab.bench.seeded import explanation_cases, parity_cases, seeded_cases
 
 CHAIN = "MARKOV\n3\n2 2 2\n2\n2 0 1\n2 1 2\n4\n.9 .1 .2 .8\n4\n.7 .3 .4 .6\n"
 
@@ -106,6 +106,19 @@ def test_seeded_queries_are_possible_and_the_same_every_time(tmp_path: Path) -> 
     assert seeded_cases(tmp_path, only=["net-50q-5e"]) == [cases[3]]
     with pytest.raises(BenchError, match="is no case"):
         seeded_cases(tmp_path, only=["link"])
+
+
+def test_explanations_are_asked_for_with_nothing_and_with_a_tenth_observed(tmp_path: Path) -> None:
+    model = network(40)
+    io.write(model, tmp_path / "net.bif")
+    cases = explanation_cases(tmp_path)
+    assert [(c.name, c.query, len(c.evidence)) for c in cases] == [
+        ("net-mpe-0e", None, 0),
+        ("net-mpe-10e", None, 4),
+    ]
+    assert certimap.log_evidence(model, cases[1].evidence) > -np.inf
+    assert cases == explanation_cases(tmp_path)
+    assert cases != explanation_cases(tmp_path, seed=1)
 
 
 def test_a_parity_code_has_the_words_that_its_checks_allow() -> None:

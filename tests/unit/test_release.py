@@ -17,9 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_version_stands_in_one_place():
+def test_the_package_states_the_version_and_the_citation_and_the_changelog_follow():
     assert PROJECT["dynamic"] == ["version"]
-    for name in ("CITATION.cff", "conda/meta.yaml", "mkdocs.yml"):
+    for name, line in (("CITATION.cff", "version: {}"), ("CHANGELOG.md", "## [{}]")):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        assert any(found.startswith(line.format(certimap.__version__)) for found in lines), name
+    for name in ("conda/meta.yaml", "mkdocs.yml"):
         assert certimap.__version__ not in (ROOT / name).read_text(encoding="utf-8"), name
     pattern = re.search(r"regex_pattern='([^']+)'", (ROOT / "conda/meta.yaml").read_text(encoding="utf-8"))
     source = (ROOT / "src/certimap/__init__.py").read_text(encoding="utf-8")

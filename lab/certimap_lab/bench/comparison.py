@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from certimap_lab.bench.paper import METHODS, paper
+from certimap_lab.bench.paper import METHODS, SAMPLERS, paper
 from certimap_lab.bench.protocol import Split
 from certimap_lab.bench.ranks import Trials, mean_and_error, seconds_of, winners
 from certimap_lab.bench.tables import short_name
@@ -15,7 +15,7 @@ from certimap_lab.bench.tabular import MISSING, Cell, Table, number, significant
 
 
 def comparison_tables(trials: Trials, circuit: str) -> list[Table]:
-    """Return the tables that set a circuit's runs beside the published ones; none where nothing is shared.
+    """Return the tables that set a circuit's runs beside the published ones; none without a published sampler.
 
     Only the methods that both have are ranked against each other here, on both sides: published ranks
     are among six or seven methods, so where a method in between is absent here its successors can rank
@@ -33,7 +33,7 @@ def comparison_tables(trials: Trials, circuit: str) -> list[Table]:
         METHODS,
     )
     splits = kept.splits(circuit)
-    if not splits:
+    if not any(name in SAMPLERS for split in splits for name in kept.solvers(circuit, split)):
         return []
     tables = [_highest_table(kept, circuit, splits), _speed_table(kept, circuit, splits)]
     tables += [_rank_table(kept, circuit, split) for split in splits]

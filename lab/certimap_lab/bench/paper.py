@@ -10,6 +10,9 @@ from typing import Any
 METHODS = ("independent", "max_product", "argmax_product", "pac", "smooth_pac")
 """The published methods that certimap has too."""
 
+SAMPLERS = ("pac", "smooth_pac")
+"""Those of them that the paper proposes; a run without them is not set beside its tables."""
+
 NETWORK_METHODS = ("aobb", "aobf", "ijgp", "wmb", "pac", "smooth_pac")
 """Those of the published tables on Chow-Liu trees; the first four by other implementations."""
 

@@ -157,6 +157,7 @@ def _figure_tables(trials: Trials) -> list[Table]:
 
 def _pictures(trials: Trials) -> list[Picture]:
     pictures: list[Picture] = []
+    with_draws = False
     for circuit in trials.circuits:
         for split in trials.splits(circuit):
             for warm, heuristic in warm_pairs(trials, circuit, split):
@@ -167,11 +168,12 @@ def _pictures(trials: Trials) -> list[Picture]:
         if fronts:
             caption = f"Pareto fronts of uncertified runs, {circuit}"
             pictures.append((f"pareto-{circuit}", caption, lambda f=fronts: _draw_pareto(f)))
+            with_draws = True
         seconds, n_trials = certified_seconds(trials, circuit)
         if seconds:
             caption = f"Share of trials certified within a time, {circuit}, all splits together"
             pictures.append((f"certified-{circuit}", caption, lambda s=seconds, n=n_trials: _draw_certified(s, n)))
-    if trials.circuits:
+    if with_draws:
         caption = "Schematic run of the purely random method: bounds and failure probability against draws"
         pictures.append(("schematic", caption, draw_schematic))
     return pictures

@@ -21,7 +21,7 @@ Row = Mapping[str, str]
 RUNS = {  # section -> what was asked, and where its tables lie: page and heading
     "networks": ("Bayesian networks with known answers", "networks.md#bayesian-networks"),
     "peers": ("Bayesian networks beside other libraries", "networks.md#networks-beside-other-libraries"),
-    "uai-mpe": ("UAI MPE instances of any width", "wide-networks.md#mpe-instances-of-the-uai-evaluations"),
+    "mpe": ("MPE instances of all families", "wide-networks.md#mpe-beside-toulbar2"),
     "uai-mmap": ("UAI marginal MAP instances", "wide-networks.md#marginal-map-instances-of-uai-2014"),
     "seeded": (
         "large networks, little evidence",
@@ -143,7 +143,7 @@ def _plots(texts: Mapping[str, str], found: Sequence[Standing], folder: Path) ->
     folder.mkdir(parents=True, exist_ok=True)
     plots = {
         "networks": "Certified queries to Bayesian networks, by library",
-        "uai": "UAI MPE instances proved within a time",
+        "mpe": "MPE instances of all families proved within a time",
         "circuits": "Certified queries to LearnSPN circuits, by method",
         "scale": "Processor seconds of a proved explanation by number of variables",
         "start": "Processor seconds from a new process to its first answer",
@@ -154,8 +154,8 @@ def _plots(texts: Mapping[str, str], found: Sequence[Standing], folder: Path) ->
         if name in ("networks", "circuits"):
             section = {"networks": "peers", "circuits": "learnspn"}[name]
             _bars(axes, [one for one in found if one.section == section])
-        elif name == "uai":
-            _within(axes, next(tables_under(texts["uai-mpe"], BY_CASE)))
+        elif name == "mpe":
+            _within(axes, next(tables_under(texts["mpe"], BY_CASE)))
         elif name == "scale":
             _growth(axes, next(tables_under(texts["growth"], "Growth: processor seconds by number of variables")))
         else:

@@ -103,10 +103,23 @@ def networks(
 
 
 def uai(
-    folder: Annotated[
-        Path,
-        typer.Option("--dir", help="Folder of .uai files with .evid and .query, or with a cases.json."),
+    folders: Annotated[
+        list[Path],
+        typer.Option(
+            "--dir",
+            help="Folder of .uai files with .evid and .query, or with a cases.json; may be given twice.",
+        ),
     ],
+    bif: Annotated[
+        Path | None,
+        typer.Option(
+            "--networks",
+            help="Folder of BIF networks that join: all variables asked, with nothing and with a tenth observed.",
+        ),
+    ] = None,
+    mpe: Annotated[
+        bool, typer.Option("--mpe", help="Ask for all variables, whatever .query files and cases name.")
+    ] = False,
     solvers: Solvers = "auto",
     peers: Peers = "",
     only: Only = "",
@@ -118,12 +131,17 @@ def uai(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Run solvers, and other libraries, on a folder of UAI instances, exactness asked for: proofs, gaps, times."""
-    from certimap_lab.bench.network_cases import uai_cases
+    """Run solvers, and other libraries, on folders of UAI instances, exactness asked for: proofs, gaps, times."""
+    from certimap_lab.bench.network_cases import NetworkCase, choose, uai_cases
+    from certimap_lab.bench.seeded import explanation_cases
     from certimap_lab.bench.trial import TrialSettings
 
     settings = TrialSettings(0.0, 0.0, None, time_limit or None, max_memory, workers, seed)
-    chosen = uai_cases(folder, split_names(only))
+    found = [case for folder in folders for case in uai_cases(folder)]
+    found += [] if bif is None else explanation_cases(bif, seed)
+    if mpe:  # what is known of the best answer to another query is dropped
+        found = [c if c.query is None else NetworkCase(c.name, c.network, None, c.evidence) for c in found]
+    chosen = choose(found, split_names(only), ", ".join(map(str, folders)))
     _run(chosen, settings, split_names(solvers), split_names(peers), out, jobs, quiet)
 
 
