@@ -1,10 +1,9 @@
 #!/bin/sh
 # Record every benchmark of docs/benchmarks.md and its pages: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
-# DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
-# are recorded, in the order below. Nothing else should run meanwhile. All take some five hours on two cores, a third
-# of it 'reproduction'; those from chow-liu to parity take half an hour. Stopped runs go on where they were; runs/ keeps
-# the records.
+# DATA is the folder with twenty/, networks/, uai-mpe/, uai2014-mmap/ and decisions/ (default ../shared/data); without
+# sections, all are recorded, in the order below. Nothing else should run meanwhile. All take some five hours on two
+# cores, a third of it 'reproduction'. Stopped runs go on where they were; runs/ keeps the records.
 #
 # CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another), with the package in lab/
 # installed beside it (make test does so). Of the peers in PEERS (default
@@ -20,8 +19,8 @@ trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mush
 buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
 
 all="engine start learnspn rows hclt auto exact chow-liu networks peers mpe uai-mmap gaps seeded parity plain orders
-    portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile samplers warm
-    reproduction"
+    portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile
+    decisions samplers warm reproduction"
 
 page_of() { # SECTION
     case $1 in
@@ -190,6 +189,10 @@ for section in ${*:-$all}; do
         ;;
     loosened)
         $certimap bench truth --loosen all --queries 40000 --seed 0 --out runs/loosened --into docs/truth-at-volume.md
+        continue
+        ;;
+    decisions)
+        $certimap bench decisions --dir "$data/decisions" --into docs/decisions-under-uncertainty.md
         continue
         ;;
     hostile)

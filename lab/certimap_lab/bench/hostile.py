@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from certimap_lab.bench.machine import describe_machine, machine_line
 from certimap_lab.bench.records import BenchError, Record
 from certimap_lab.bench.tabular import Table
 from certimap_lab.bench.workers import Job, WorkerPool
@@ -191,7 +190,6 @@ def _summary(
         for kind in KINDS:
             everything.by_kind[kind] += tally.by_kind[kind]
     table.add(*_cells("all", everything))
-    table.notes.append(machine_line(describe_machine()))
     table.notes.append(f"{seconds:.0f} s in {plan.n_processes} processes. Kinds count models, not failures.")
     table.notes.append(
         f"Runs without an answer when their time was up, which are no failures: {everything.n_late:,}."

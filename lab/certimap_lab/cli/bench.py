@@ -220,7 +220,7 @@ def engine(
     from certimap_lab.bench.engine import run_engine_benchmark
 
     text = str(run_engine_benchmark(workers=workers, quick=quick))
-    show_text(text, into, "engine")
+    show_text(text, into, "engine", None)
 
 
 @app.command()

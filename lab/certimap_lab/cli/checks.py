@@ -220,7 +220,7 @@ def truth(
         section = "truth"
         summary = run_truth(plan, report=reporter(quiet))
         text, holds = truth_text(plan, summary), summary.holds
-    show_text(text, into, section)
+    show_text(text, into, section, None)
     if not holds:
         raise typer.Exit(1)
 
@@ -228,8 +228,24 @@ def truth(
 def decisions(
     diagrams: Annotated[int, typer.Option(help="How many diagrams.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Seed of the diagrams.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Folder of .uai files with .id and .pvo beside them.")
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds per diagram of the folder.")] = 60.0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'diagrams' gets the folder's table.")
+    ] = None,
 ) -> None:
-    """Decide on small diagrams, searched in three ways, and count false claims against every policy."""
+    """Decide on small diagrams, searched in three ways, and count false claims against every policy.
+
+    With --dir the public diagrams of a folder are decided instead, beside pyAgrum where that is installed.
+    """
+    if folder is not None:
+        from certimap_lab.bench.diagrams import run_diagrams
+
+        table = run_diagrams(folder, limit, lambda line: typer.echo(line, err=True))
+        show_text(table.to_markdown(), into, "diagrams")
+        return
     from certimap_lab.volume.decisions import count_false
 
     found = count_false(diagrams, seed, typer.echo)
@@ -273,7 +289,6 @@ def scale(
     quiet: Quiet = False,
 ) -> None:
     """Measure circuits of millions of edges: files, conditioning, a query, draws, points, bytes per edge."""
-    from certimap_lab.bench.machine import describe_machine, machine_line
     from certimap_lab.bench.scale import ScalePlan, run_scale, scale_table
 
     wrong = [part for part in split_names(sizes) if not part.isdecimal()]
@@ -281,5 +296,4 @@ def scale(
         raise typer.BadParameter(f"{wrong[0]!r} is no whole number", param_hint="--sizes")
     plan = ScalePlan(tuple(map(int, split_names(sizes))), seed, time_limit, text_limit, whole_limit)
     table = scale_table(run_scale(plan, reporter(quiet))).to_markdown(4)
-    text = f"{machine_line(describe_machine())}; one thread.\n\n{table}"
-    show_text(text, into, "scale")
+    show_text(table, into, "scale", "; one thread")

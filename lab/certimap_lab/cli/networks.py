@@ -178,7 +178,7 @@ def portfolio(
     parts = split_names(solvers) or bench.PARTS
     rows = list(bench.run_portfolio(make_cases, _seconds(limits), parts, seed, reporter(quiet), jobs))
     threads = "" if jobs == 1 else f"; {jobs} queries at once, one thread each"
-    _show("portfolio", "\n".join(table.to_markdown() for table in bench.portfolio_tables(rows)), into, threads)
+    show_text("\n".join(table.to_markdown() for table in bench.portfolio_tables(rows)), into, "portfolio", threads)
     if any(row.failures for row in rows):
         raise typer.Exit(1)
 
@@ -234,7 +234,7 @@ def orders(
     lengths = _whole_numbers(sides, "--sides")
     asked = [grid(side) for side in lengths] + [grid(side, is_torus=True) for side in lengths]
     asked += [scopes_of(path) for path in files_below(models or [])]
-    _show("orders", orders_table(run_orders(asked, reporter(quiet))).to_markdown(4), into)
+    show_text(orders_table(run_orders(asked, reporter(quiet))).to_markdown(4), into, "orders", "; one thread")
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:
@@ -252,7 +252,7 @@ def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
     records = run_growth(plan, reporter(quiet))
     tables = [growth_table(records), growth_queries_table(run_growth_queries(seed))]
     shown = "\n\n".join(table.to_markdown(4) for table in tables)
-    _show("growth", shown, into)
+    show_text(shown, into, "growth", "; one thread")
 
 
 def _plain(
@@ -266,14 +266,5 @@ def _plain(
     from certimap_lab.bench.plain_elimination import mpe_cases, plain_table, run_plain
 
     chosen = [*cases, *([] if folder is None else mpe_cases(folder, only))]
-    _show(
-        "plain-elimination", plain_table(run_plain(chosen, seed=seed, report=reporter(quiet))).to_markdown(4), into
-    )
-
-
-def _show(section: str, shown: str, into: Path | None, threads: str = "; one thread") -> None:
-    """Print tables with the machine they were measured on, and put them into a page's section."""
-    from certimap_lab.bench.machine import describe_machine, machine_line
-
-    text = f"{machine_line(describe_machine())}{threads}.\n\n{shown}"
-    show_text(text, into, section)
+    table = plain_table(run_plain(chosen, seed=seed, report=reporter(quiet)))
+    show_text(table.to_markdown(4), into, "plain-elimination", "; one thread")

@@ -36,10 +36,15 @@ def reporter(quiet: bool) -> Callable[[str], None]:
     return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))
 
 
-def show_text(text: str, into: Path | None, section: str) -> None:
-    """Print a text, and put it into a section of a page where one is given."""
+def show_text(text: str, into: Path | None, section: str, about: str | None = "") -> None:
+    """Print a text under the machine it was measured on, and put it into a section of a page where one is given.
+
+    `about` follows the machine, as in "; one thread"; None where the text names the machine itself.
+    """
+    from certimap_lab.bench.machine import describe_machine, machine_line
     from certimap_lab.bench.report import insert_section
 
-    typer.echo(text)
+    shown = text if about is None else f"{machine_line(describe_machine())}{about}.\n\n{text}"
+    typer.echo(shown)
     if into is not None:
-        insert_section(into, section, text)
+        insert_section(into, section, shown)

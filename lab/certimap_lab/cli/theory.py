@@ -37,4 +37,4 @@ def reproduction(
     from certimap_lab.bench.reproduction import reproduction as compared
 
     text = compared(run)
-    show_text(text, into, "reproduction")
+    show_text(text, into, "reproduction", None)
