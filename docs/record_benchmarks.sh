@@ -19,7 +19,7 @@ trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mush
 buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
 
 all="engine start learnspn rows hclt auto exact chow-liu networks peers mpe uai-mmap gaps seeded parity plain orders
-    portfolio growth scale digits reach impute mixed-tables heuristics theory proofs truth loosened hostile
+    portfolio growth scale digits reach continuous impute mixed-tables heuristics theory proofs truth loosened hostile
     decisions samplers warm reproduction"
 
 page_of() { # SECTION
@@ -35,7 +35,7 @@ page_of() { # SECTION
     samplers | warm) echo reproduction ;;
     *) echo benchmarks/wide-networks ;;
     esac
-    # impute to hostile are sections of other pages, which their commands name
+    # continuous to decisions are sections of other pages, which their commands name
 }
 
 twenty() { # SECTION OPTION ...
@@ -160,6 +160,10 @@ for section in ${*:-$all}; do
         ;;
     reach)
         $certimap bench reach --models 4 --limit 60 --into "$page"
+        continue
+        ;;
+    continuous)
+        $certimap bench continuous --models 3 --time-limit 240 --into docs/densities.md
         continue
         ;;
     impute)
