@@ -69,6 +69,7 @@ def executor_named(text: str) -> Generator[Executor]:
     Raises SolverError for any other text, or if no scheduler answers, and MissingDependency without dask's package
     `distributed`.
     """
+    from certimap.core.executors import workers_of
     from certimap.core.named import needed
     from certimap.errors import SolverError
 
@@ -80,8 +81,9 @@ def executor_named(text: str) -> Generator[Executor]:
         client = distributed.Client(address)
     except (OSError, ValueError) as problem:
         raise SolverError(f"no scheduler of dask answers at {address!r} ({problem})") from None
-    with client:
-        yield client.get_executor()
+    with client, workers_of(None, client) as workers:
+        assert workers is not None
+        yield workers
 
 
 @app.command()

@@ -53,10 +53,12 @@ def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answe
 def workers_of(n_jobs: int | None, executor: Any) -> Generator[Executor | None]:
     """Yield `executor` (of a `Client` of dask: its workers), a pool of `n_jobs` processes for the block, or None.
 
-    Raises SolverError if both are given, `executor` is no Executor, or `n_jobs` is neither positive nor -1.
+    Warns of workers of a `Client` that leave meanwhile. Raises SolverError if both are given, `executor` is no
+    Executor, or `n_jobs` is neither positive nor -1.
     """
     if executor is not None and n_jobs is not None:
         raise SolverError("n_jobs and executor were both given; one of them says who answers the rows")
+    client = executor
     if not isinstance(executor, Executor | None):
         with suppress(AttributeError):
             executor = executor.get_executor(pure=False)
@@ -64,13 +66,26 @@ def workers_of(n_jobs: int | None, executor: Any) -> Generator[Executor | None]:
         told = "expected a concurrent.futures.Executor, or a Client of dask.distributed"
         raise SolverError(f"executor is a {type(executor).__name__}; {told}")
     if n_jobs is None:
+        before = _there(client)
         yield executor
+        if lost := before - _there(client):  # dask itself hands their tasks to others silently
+            told = (
+                f"{len(lost)} of {len(before)} workers left the cluster meanwhile; others did what they had begun"
+            )
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
         return
     pool = process_pool(n_jobs)
     try:
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _there(client: Any) -> set[str]:
+    """Return the addresses of a dask `Client`'s workers; none without its scheduler, or for any other object."""
+    with suppress(AttributeError, OSError):
+        return set(client.nthreads())
+    return set()
 
 
 def process_pool(n_jobs: int) -> Executor:
