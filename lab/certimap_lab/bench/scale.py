@@ -46,7 +46,7 @@ class ScalePlan:
     text_limit
         Edges up to which `.spn` files are written and read too, which take some 80 bytes per edge.
     whole_limit
-        Edges up to which a query of all variables is conditioned too, which takes some 300 bytes per edge.
+        Edges up to which a query of all variables is conditioned too, which takes some 160 bytes per edge.
     """
 
     sizes: tuple[int, ...] = SIZES

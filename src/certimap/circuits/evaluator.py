@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +12,7 @@ from certimap.circuits.kernels.arrays import PlanArrays, ProbeArrays
 from certimap.circuits.kernels.evaluate import Places, assign_slots, downward, evaluate, load_block, upward
 from certimap.circuits.kernels.real import SCALE, answers
 from certimap.circuits.kernels.sample import cumulate, sample, sample_in_boxes
-from certimap.circuits.kernels.statistics import find_floors, most_roundings
+from certimap.circuits.kernels.statistics import find_floors, most_roundings, rank_leaves
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.plan import REAL_SIZE, Plan
 from certimap.core.arrays import Array, Flags, Floats, Ints, Ints16, Ints32, Words
@@ -60,52 +59,40 @@ def arrays_of(plan: Plan) -> PlanArrays:
         is_real = plan.domain.n_states[plan.leaf_var] == 0
         entries = np.unique(plan.leaf_start[is_real])[:, None] + np.arange(REAL_SIZE)
         mantissas[entries], table_counts[entries] = 1.0, 0.0
-    leaves = LeafOrder.of(plan, mantissas)
+    leaves = _leaf_order(plan, mantissas)
     weights, weight_counts = split_logs(plan.log_weights)
     floors, settles = np.empty(plan.n_nodes), np.empty(plan.n_nodes, np.bool_)
     weight_floors = np.log2(np.maximum(weights, LEAST_WEIGHT))
     find_floors(
-        plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaves.floors, floors, settles
+        plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaves[-1], floors, settles
     )
     edges = (plan.is_sum, plan.child_ptr, plan.children, weights, weight_counts, plan.log_weights)
     tables = (mantissas, table_counts, plan.tables, plan.log_tables, plan.domain.offsets, functions_of(plan))
-    return PlanArrays(*edges, *leaves[:-1], *tables, leaves.floors, floors, settles)
+    return PlanArrays(*edges, *leaves[:-1], *tables, leaves[-1], floors, settles)
 
 
-class LeafOrder(NamedTuple):
-    """The arrays of `PlanArrays` that tell of leaves, and running sums of their floors, one more than leaves."""
-
-    leaf_ptr: Ints
-    binary_end: Ints
-    narrow_end: Ints
-    wide_end: Ints
-    leaf_var: Ints32
-    leaf_start: Ints
-    first: Floats
-    second: Floats
-    floors: Floats
-
-    @classmethod
-    def of(cls, plan: Plan, mantissas: Floats) -> LeafOrder:
-        """Return the leaves in the order of products: by rank, and with many variables by variable."""
-        sizes, n_variables = plan.domain.n_states[plan.leaf_var], len(plan.domain)
-        ends = np.stack([plan.leaf_start, plan.leaf_start + sizes], axis=1).ravel()
-        least = np.minimum.reduceat(np.append(np.where(mantissas > 0.0, mantissas, 1.0), 1.0), ends)[::2]
-        rank = (sizes != 2) + np.where(least < 2.0**-NARROW_BITS, 2, 0)
-        rank = np.where(sizes == 0, 4, rank)  # narrow binary leaves, other narrow ones, wide ones, real ones
-        floors, order = np.where(sizes == 0, -UNIT_BITS, np.log2(least)), np.arange(plan.n_leaves)
-        keys = plan.parent_of_leaf * np.int64(5) + rank
-        if n_variables > MANY_VARIABLES:
-            keys = keys * n_variables + plan.leaf_var
-        if np.any(keys[1:] < keys[:-1]):
-            order = np.argsort(keys, kind="stable")
-        begin, past, starts = plan.leaf_ptr[:-1], plan.leaf_ptr[1:], plan.leaf_start[order]
-        counts = [np.append(0, np.cumsum(rank <= most)) for most in (0, 1, 3)]
-        binary, narrow, wide = (begin + (n[past] - n[begin]) for n in counts)
-        second = mantissas[np.minimum(starts + 1, len(mantissas) - 1)]
-        sums = np.append(0.0, np.cumsum(floors[order]))
-        variables = plan.leaf_var[order]
-        return cls(plan.leaf_ptr, binary, narrow, wide, variables, starts, mantissas[starts], second, sums)
+def _leaf_order(
+    plan: Plan, mantissas: Floats
+) -> tuple[Ints, Ints, Ints, Ints, Ints32, Ints, Floats, Floats, Floats]:
+    """Return the arrays of `PlanArrays` on leaves, in the order of products: by rank, with many variables by
+    variable; and running sums of their floors, one more than leaves."""
+    n, variables, starts = plan.n_leaves, plan.leaf_var, plan.leaf_start
+    ranks, floors, ends = np.empty(n, np.int8), np.empty(n), np.empty((3, plan.n_nodes), np.int64)
+    by_variable = len(plan.domain) > MANY_VARIABLES
+    numbers = (plan.domain.n_states, by_variable, mantissas, ranks, floors, ends)
+    in_order = rank_leaves(plan.leaf_ptr, variables, starts, *numbers)
+    floors = np.where(ranks == 4, -UNIT_BITS, np.log2(floors))
+    if not in_order:
+        keys = np.repeat(5 * np.arange(plan.n_nodes), np.diff(plan.leaf_ptr)) + ranks
+        if by_variable:
+            np.add(np.multiply(keys, len(plan.domain), out=keys), variables, out=keys)
+        order = np.argsort(keys, kind="stable")
+        variables, starts, floors = variables[order], starts[order], floors[order]
+        variables.flags.writeable = starts.flags.writeable = False  # as the plan's own: one signature of kernels
+        del keys, order
+    floors = np.cumsum(np.append(0.0, floors))
+    second = np.take(mantissas, starts + 1, mode="clip")
+    return plan.leaf_ptr, ends[0], ends[1], ends[2], variables, starts, mantissas[starts], second, floors
 
 
 def functions_of(plan: Plan) -> Ints:
@@ -185,7 +172,8 @@ class Evaluator:
 
     def __init__(self, plan: Plan, workers: int) -> None:
         self.plan, self.workers = plan, workers
-        self.relative_error = float(most_roundings(self.arrays)) * _EPS + plan.log_error
+        parts = (plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr, plan.leaf_var, plan.domain.offsets)
+        self.relative_error = float(most_roundings(*parts)) * _EPS + plan.log_error
 
     @cached_property
     def arrays(self) -> PlanArrays:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -106,16 +105,6 @@ class Plan:
     def __repr__(self) -> str:
         return f"Plan({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
-    @cached_property
-    def parent_of_edge(self) -> Ints32:
-        """The node that each inner edge starts from, int32, shape (len(children),)."""
-        return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.child_ptr))
-
-    @cached_property
-    def parent_of_leaf(self) -> Ints32:
-        """The product that each leaf belongs to, int32, shape (n_leaves,)."""
-        return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.leaf_ptr))
-
     def to_circuit(self) -> Circuit:
         """Return the same distribution as a `Circuit`; leaves that share a vector become one node.
 
@@ -142,7 +131,8 @@ class Plan:
         counts = np.diff(self.child_ptr) + np.diff(self.leaf_ptr)
         child_ptr = np.concatenate([np.zeros(n_leaf_nodes + 1, np.int64), np.cumsum(counts)])
         # the edges of each node, those to leaves first
-        order = np.argsort(np.concatenate([self.parent_of_leaf, self.parent_of_edge]), kind="stable")
+        owners = [np.repeat(np.arange(self.n_nodes), np.diff(ptr)) for ptr in (self.leaf_ptr, self.child_ptr)]
+        order = np.argsort(np.concatenate(owners), kind="stable")
         children = np.concatenate([leaf_of, self.children.astype(np.int64) + n_leaf_nodes])[order]
         log_weights = np.concatenate([np.zeros(self.n_leaves), self.log_weights])[order]
         kind = np.concatenate([leaf_code, np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT)]).astype(np.int8)
@@ -195,9 +185,7 @@ def condition(
         )
     circuit = checked(circuit, query)
     with pace.piece(circuit.n_edges):
-        folded = _folded(circuit, query)
-        plan = _laid_out(query.query_domain, folded)
-    return replace(plan, log_error=folded.error * float(np.finfo(np.float64).eps)), folded.log_evidence
+        return _laid_out(circuit, query)
 
 
 def fill_log_mass(circuit: Circuit, log_mass: Floats) -> float:
@@ -314,19 +302,9 @@ def _keep_touching(
     fill_log_mass(circuit, leaves.log_mass)
 
 
-class _Folded(NamedTuple):
-    """The live part of a circuit, rewritten: new nodes up to a root, and the vectors of the leaves."""
-
-    new: NewNodes
-    root: int
-    log_tables: Floats
-    sums: Ints32  # the new node of each sum of the circuit (-1: none)
-    log_evidence: float
-    error: float  # a bound on the error of ln p(e) in units of the last place of 1
-
-
-def _folded(circuit: Circuit, query: Query) -> _Folded:
-    """Rewrite the live part of a circuit; temporary arrays are freed at the end."""
+def _folded(circuit: Circuit, query: Query) -> tuple[NewNodes, int, Floats, Ints32, float, float]:
+    """Return a circuit's live part, rewritten: new nodes up to a root, the vectors of leaves, the new node of each
+    sum of the circuit (-1: none), ln p(e), and a bound on its error in units of the last place of 1."""
     domain, arrays, n_nodes = query.query_domain, properties.circuit_arrays(circuit), circuit.n_nodes
     leaves, log_error = leaves_of(circuit, query)
     log_mass, position, queried = leaves.log_mass, leaves.position, leaves.queried
@@ -339,39 +317,39 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     del log_error
     parents, single = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int32)
     structure.count_parents(arrays, log_mass, parents)
-    decides = properties.find_decided(arrays, parents, position, queried, properties.full_state_sets(domain))
+    alias = properties.find_decided(arrays, parents, position, queried, properties.full_state_sets(domain))
     structure.single_variables(arrays, parents, position, single)
     is_sum = circuit.kind == NodeKind.SUM
     if not domain.is_discrete:  # of leaves of one variable with disjoint supports at most one is nonzero
         low, high = supports(circuit)
-        for node in np.flatnonzero(is_sum & (parents > 0) & (single >= 0) & (decides < 0)):
+        for node in np.flatnonzero(is_sum & (parents > 0) & (single >= 0) & (alias < 0)):
             children = circuit.children_of(int(node))
             order = children[np.argsort(low[children], kind="stable")]
             if np.all(circuit.leaf_var[children] >= 0) and np.all(high[order[:-1]] < low[order[1:]]):
-                decides[node] = single[node]
+                alias[node] = single[node]
     merged = single[is_sum & (single >= 0)]
-    n_table, log_tables = len(queried.log_tables), queried.log_tables
+    start, log_tables, n_table = queried.start, queried.log_tables, len(queried.log_tables)
+    del leaves, queried, is_sum
     log_tables.resize(n_table + int(domain.n_states[merged].sum()), refcheck=False)
     n_live = int(np.count_nonzero((parents > 0) & (single != -1)))
-    leaf_var, leaf_start, own_decides = (np.empty(n_live, np.int32) for _ in range(3))
-    nodes = (np.empty(n_live, np.int8), np.empty(n_live + 1, np.int32), leaf_var, leaf_start, own_decides)
+    nodes = (np.empty(n_live, np.int8), np.empty(n_live + 1, np.int32), single, np.empty(n_live, np.int32))
     pool = (np.empty(circuit.n_edges + 1, np.int32), np.empty(circuit.n_edges + 1))
-    new = NewNodes(*nodes, np.empty(n_live, np.bool_), np.zeros(n_live, np.int32), *pool)
-    seen_by, seen_at = np.full(n_live, -1, np.int32), np.empty(n_live, np.int32)
-    alias = np.empty(n_nodes, np.int32)
-    inputs = (log_mass, parents, single, domain.n_states, position, queried.start, decides)
-    simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
-    return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
+    new = NewNodes(*nodes, np.empty(n_live, np.bool_), parents, *pool)
+    inputs = (log_mass, parents, single, domain.n_states, position, start, n_table, log_tables)
+    simplify.fold(arrays, *inputs, np.zeros(n_live, np.int32), new, alias)
+    return new, int(alias[-1]), log_tables, alias[circuit.kind == NodeKind.SUM], log_evidence, error
 
 
-def _laid_out(domain: Domain, folded: _Folded) -> Plan:
-    """Lay the rewritten nodes out in depth-first postorder."""
-    new, root, log_tables = folded.new, folded.root, folded.log_tables
+def _laid_out(circuit: Circuit, query: Query) -> tuple[Plan, float]:
+    """Fold a circuit, and lay the new nodes out in depth-first postorder; return the plan, and ln p(e)."""
+    new, root, log_tables, sums, log_evidence, error = _folded(circuit, query)
+    domain = query.query_domain
     kinds, members = new.kind[: root + 1], new.kind[new.pool_child[: new.ptr[root + 1]]]
     of_sums = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
     n_own = np.count_nonzero(of_sums & (members != simplify.PRODUCT))  # members with products of their own
     n_nodes, n_inner = 1 + np.count_nonzero(kinds) + n_own, np.count_nonzero(members) + 2 * n_own  # at most
     n_leaves = 1 + np.count_nonzero(members == simplify.LEAF)
+    del kinds, members, of_sums
     child_ptr, leaf_ptr = np.empty(n_nodes + 1, np.int64), np.empty(n_nodes + 1, np.int64)
     edges = (np.empty(n_nodes, np.bool_), child_ptr, np.empty(n_inner, np.int32), np.empty(n_inner))
     leaves = (leaf_ptr, np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64))
@@ -384,8 +362,9 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     sizes = (n_nodes, n_nodes + 1, n_inner, n_inner, n_nodes + 1, n_leaves, n_leaves, n_nodes)
     for array, size in zip(out, sizes, strict=False):
         array.resize(size, refcheck=False)  # in place: no other references exist
-    live = np.flatnonzero((folded.sums >= 0) & (folded.sums <= root))[::-1]  # the first wins if several became one
-    places, sum_numbers = work.final[folded.sums[live]], np.full(n_nodes, -1, np.int64)
+    live = np.flatnonzero((sums >= 0) & (sums <= root))[::-1]  # the first wins if several became one
+    places, sum_numbers = work.final[sums[live]], np.full(n_nodes, -1, np.int64)
+    del new, work, flat
     sum_numbers[places[places >= 0]] = live[places >= 0]
     sum_numbers[~out.is_sum] = -1
     lengths, place = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE), np.zeros(len(log_tables), np.int32)
@@ -398,4 +377,5 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
         tables[entries] = log_tables[entries]
     edges = (out.is_sum, out.child_ptr, out.children, np.exp(out.log_weights), out.log_weights)
     leaves = (out.leaf_ptr, out.leaf_var, out.leaf_start, tables, log_tables)
-    return Plan(domain, *edges, *leaves, out.decides, sum_numbers)
+    plan = Plan(domain, *edges, *leaves, out.decides, sum_numbers, error * float(np.finfo(np.float64).eps))
+    return plan, log_evidence

@@ -50,7 +50,7 @@ def modes(plan: Plan, log_mass: Floats) -> Points:
         log_flow = np.full(plan.n_nodes, -np.inf)
         log_flow[-1] = 0.0
         kernels.flow_downward(nodes, log_flow)
-        log_leaf_flow = log_flow[plan.parent_of_leaf]  # each leaf's weight in the mixture
+        log_leaf_flow = np.repeat(log_flow, np.diff(plan.leaf_ptr))  # each leaf's weight in the mixture
         for i in np.flatnonzero(domain.n_states == 0).tolist():
             leaves = np.flatnonzero(plan.leaf_var == i)
             starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)

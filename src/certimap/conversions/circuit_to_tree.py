@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.kernels.structure import join
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
 from certimap.circuits.properties import variables_of
-from certimap.core.arrays import Flags, Floats, Ints, Ints32
+from certimap.core.arrays import Flags, Floats, Ints, Ints32, spans
 from certimap.core.box import Answers, Points, SearchBoxes
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Categorical, Domain
@@ -110,14 +110,19 @@ def _grown(plan: Plan, max_table: int, control: Control) -> _Tree | None:
 
 
 def _may_be_structured(plan: Plan, control: Control) -> bool:
-    """Whether the products below the topmost sums leave their scopes in several blocks; a quick first test."""
+    """Whether the products below the topmost sums leave their scopes in several blocks; a quick first test.
+
+    One of them must have each block as a single part: only this part can split the block further.
+    """
     stands_for = _without_links(plan)
     root = int(stands_for[-1])
     cut = np.zeros(plan.n_nodes, np.bool_)
+    while plan.is_sum[root] and plan.child_ptr[root + 1] - plan.child_ptr[root] == 1:
+        cut[root], root = True, int(stands_for[plan.children[plan.child_ptr[root]]])
     nodes, scope_of = np.array([root]), np.zeros(len(plan.domain), np.int32)
     if not plan.is_sum[root]:
         cut[root] = True
-        nodes, scope_of = _below(plan, stands_for, nodes), _blocks(plan, cut)
+        nodes, scope_of = _below(plan, stands_for, nodes), _components(plan, cut)[plan.n_nodes :]
     while True:
         control.check(DOING)
         cut[nodes] = True
@@ -125,34 +130,34 @@ def _may_be_structured(plan: Plan, control: Control) -> bool:
         if not len(nodes):
             break
         nodes = _below(plan, stands_for, nodes)
-    block_of = _blocks(plan, cut)
-    for scope in np.unique(scope_of):
-        blocks = block_of[scope_of == scope]
-        if len(blocks) > 1 and np.all(blocks == blocks[0]):
-            return False
-    return True
+    label = _components(plan, cut)
+    block_of, size = label[plan.n_nodes :], len(label)
+    n_blocks = np.unique(np.unique(np.int64(size) * scope_of + block_of) // size, return_counts=True)[1]
+    if np.any((n_blocks == 1) & (np.unique(scope_of, return_counts=True)[1] > 1)):
+        return False
+    tops, pairs = np.flatnonzero(cut & ~plan.is_sum), [np.zeros(0, np.int64)]
+    for ptr, labels in ((plan.child_ptr, label[plan.children]), (plan.leaf_ptr, block_of[plan.leaf_var])):
+        n = ptr[tops + 1] - ptr[tops]
+        pairs.append(np.repeat(tops, n) * size + labels[spans(ptr[tops], n)])
+    known, n_parts = np.unique(np.concatenate(pairs), return_counts=True)
+    blocks, sizes = np.unique(block_of, return_counts=True)
+    return bool(np.all(np.isin(blocks[sizes > 1], known[n_parts == 1] % size)))
 
 
 def _below(plan: Plan, stands_for: Ints, nodes: Ints) -> Ints:
     """Return the representatives of the children of nodes."""
     is_parent = np.zeros(plan.n_nodes, np.bool_)
     is_parent[nodes] = True
-    return np.unique(stands_for[plan.children[is_parent[plan.parent_of_edge]]])
+    return np.unique(stands_for[plan.children[np.repeat(is_parent, np.diff(plan.child_ptr))]])
 
 
-def _blocks(plan: Plan, cut: Flags) -> Ints32:
-    """Return each variable's connected component in the circuit without edges from `cut` nodes."""
-    edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
-    upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
-    lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
-    return _components(upper, lower, plan.n_nodes + len(plan.domain))[plan.n_nodes :]
-
-
-def _components(upper: Ints | Ints32, lower: Ints | Ints32, size: int) -> Ints32:
-    """Return the connected component of each of `size` nodes, joined in pairs."""
-    sparse: Any = import_module("scipy.sparse")  # no types there
-    joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
-    return sparse.csgraph.connected_components(joins, directed=False)[1]
+def _components(plan: Plan, cut: Flags, with_leaves: bool = True) -> Ints32:
+    """Return the first member of the component of each node and variable, edges from `cut` nodes left out."""
+    label = np.arange(plan.n_nodes + len(plan.domain), dtype=np.int32)
+    join(plan.child_ptr, plan.children, 0, cut, label)
+    if with_leaves:
+        join(plan.leaf_ptr, plan.leaf_var, plan.n_nodes, cut, label)
+    return label
 
 
 @dataclass(eq=False)
@@ -371,8 +376,7 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
     parts = plan.children[plan.child_ptr[root] : plan.child_ptr[root + 1]]
     if not plan.domain.is_discrete or not plan.is_sum[root] or len(parts) < 2 or np.any(plan.decides >= 0):
         return None
-    inner = plan.parent_of_edge < root
-    label = _components(plan.parent_of_edge[inner], plan.children[inner], plan.n_nodes)
+    label = _components(plan, np.arange(plan.n_nodes) == root, with_leaves=False)[: plan.n_nodes]
     labels = np.unique(label[parts])
     is_dense = plan.n_edges >= MIN_DENSITY * len(labels) * len(plan.domain)
     if not 2 <= len(labels) <= MAX_TREES or not is_dense:
@@ -397,7 +401,7 @@ def _mixed(plan: Plan, keep: Flags, parts: Ints32, log_weights: Floats) -> Plan:
     nodes = np.flatnonzero(keep)
     place = np.full(plan.n_nodes, -1, np.int32)
     place[nodes] = np.arange(len(nodes), dtype=np.int32)
-    edges, leaves = keep[plan.parent_of_edge], keep[plan.parent_of_leaf]
+    edges, leaves = (np.repeat(keep, np.diff(ptr)) for ptr in (plan.child_ptr, plan.leaf_ptr))
     n_children = np.append(np.diff(plan.child_ptr)[nodes], len(parts))
     n_leaves = np.append(np.diff(plan.leaf_ptr)[nodes], 0)
     return replace(

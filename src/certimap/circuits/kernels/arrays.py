@@ -38,14 +38,14 @@ class NewNodes(NamedTuple):
     """Nodes of a rewritten circuit, with members in a pool; kinds are 0 leaf, 1 product, 2 sum.
 
     Node i has the members `pool_child[ptr[i]:ptr[i + 1]]` with natural-log weights `pool_weight`. A
-    leaf has a variable and a start of its vector. `inlined` nodes dissolve into their only parent.
+    leaf has a `variable` and a start of its vector; a sum the variable that it decides, or -1. `inlined` nodes
+    dissolve into their only parent.
     """
 
     kind: Ints8
     ptr: Ints32
-    leaf_var: Ints32
+    variable: Ints32
     leaf_start: Ints32
-    decides: Ints32
     inlined: Flags
     n_parents: Ints32
     pool_child: Ints32

@@ -16,24 +16,23 @@ LEAF, PRODUCT, SUM = 0, 1, 2  # kinds of the new nodes
 
 @jit()
 def _gather(
-    circuit: CircuitArrays, node: int, log_mass: Floats, parents: Ints32, alias: Ints32, seen_by: Ints32,
-    seen_at: Ints32, new: NewNodes, used: Scalar,
+    circuit: CircuitArrays, node: int, log_mass: Floats, alias: Ints32, seen_at: Ints32, new: NewNodes,
+    used: Scalar,
 ) -> int:  # fmt: skip
     """Append a node's members to the pool; equal members of a sum become one. Return the pool's new length."""
-    is_sum = circuit.kind[node] == 3
+    is_sum, begin = circuit.kind[node] == 3, used
     for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
         child = circuit.children[edge]
-        if circuit.log_weights[edge] == _NEG_INF or parents[child] == 0 or alias[child] < 0:
+        if circuit.log_weights[edge] == _NEG_INF or alias[child] < 0:
             continue
         member = alias[child]
         weight = circuit.log_weights[edge] + log_mass[child] - log_mass[node] if is_sum else 0.0
-        if is_sum and seen_by[member] == node:
-            at = seen_at[member]
+        at = seen_at[member]
+        if is_sum and begin <= at < used and new.pool_child[at] == member:
             low, high = min(weight, new.pool_weight[at]), max(weight, new.pool_weight[at])
             new.pool_weight[at] = high + math.log1p(math.exp(low - high))
             new.n_parents[member] -= 1
             continue
-        seen_by[member] = node
         seen_at[member] = used
         new.pool_child[used] = member
         new.pool_weight[used] = weight
@@ -44,8 +43,7 @@ def _gather(
 @jit()
 def fold(
     circuit: CircuitArrays, log_mass: Floats, parents: Ints32, single: Ints32, n_states: Ints, position: Ints32,
-    leaf_start: Ints32, old_decides: Ints32, n_table: Scalar, log_tables: Floats, seen_by: Ints32,
-    seen_at: Ints32, new: NewNodes, alias: Ints32,
+    leaf_start: Ints32, n_table: Scalar, log_tables: Floats, seen_at: Ints32, new: NewNodes, alias: Ints32,
 ) -> int:  # fmt: skip
     """Rewrite the live part of a circuit as normalised nodes; return their number.
 
@@ -53,19 +51,20 @@ def fold(
     categorical variable becomes a leaf whose vector is appended to `log_tables` at `n_table`. Products inside
     products and sums inside sums without other parents are marked for `lay_out` to inline; a sum only into a sum
     that decides the same variable, or if neither decides one. `leaf_start` is the start of each queried leaf's
-    vector, in their order; `position` (n_vars,) marks query variables. `seen_by` (-1 at first) and `seen_at` find
-    equal members of a sum.
+    vector, in their order; `position` (n_vars,) marks query variables; `alias` holds the variables that nodes
+    decide at first. `seen_at` finds equal members of a sum. `parents` and `single` may be the memory of
+    `new.n_parents` and `new.variable`: no new node has a higher number than its source.
     """
     n_new, used, leaf = 0, np.int64(0), -1  # no literal: one signature of the helpers is enough
     new.ptr[0] = 0
     for node in range(circuit.kind.shape[0]):
-        alias[node] = -1
+        decided, alias[node] = alias[node], -1
         if circuit.kind[node] < 2 and position[circuit.leaf_var[node]] >= 0:
             leaf += 1
         if parents[node] == 0 or single[node] == -1:
             continue
         begin, kind = used, circuit.kind[node]
-        used = _gather(circuit, node, log_mass, parents, alias, seen_by, seen_at, new, used)
+        used = _gather(circuit, node, log_mass, alias, seen_at, new, used)
         if kind >= 2 and used == begin + 1:
             member = new.pool_child[begin]
             alias[node] = member
@@ -73,25 +72,23 @@ def fold(
             used = begin
             continue
         alias[node] = n_new
-        new.n_parents[n_new] = parents[node]
-        new.decides[n_new] = -1
-        new.inlined[n_new] = False
-        new.leaf_var[n_new] = single[node]
+        variable = single[node]
+        new.n_parents[n_new], new.variable[n_new], new.inlined[n_new] = parents[node], variable, False
         if kind < 2:
             new.kind[n_new] = LEAF
             new.leaf_start[n_new] = leaf_start[leaf]
-        elif kind == 3 and single[node] >= 0 and n_states[single[node]] > 0:
+        elif kind == 3 and variable >= 0 and n_states[variable] > 0:
             new.kind[n_new] = LEAF
             new.leaf_start[n_new] = n_table
-            _mix(new, begin, used, n_states[single[node]], n_table, log_tables)
-            n_table += n_states[single[node]]
+            _mix(new, begin, used, n_states[variable], n_table, log_tables)
+            n_table += n_states[variable]
             used = begin
         else:
             new.kind[n_new] = SUM if kind == 3 else PRODUCT
-            new.decides[n_new] = old_decides[node] if kind == 3 else -1
+            new.variable[n_new] = decided if kind == 3 else -1
             for at in range(begin, used):
                 member = new.pool_child[at]
-                alike = new.kind[member] == new.kind[n_new] and new.decides[member] == new.decides[n_new]
+                alike = new.kind[member] == new.kind[n_new] and new.variable[member] == new.variable[n_new]
                 new.inlined[member] = alike and new.n_parents[member] == 1
         n_new += 1
         new.ptr[n_new] = used
@@ -154,7 +151,7 @@ def _write_node(new: NewNodes, node: int, begin: Scalar, end: Scalar, work: Work
     """Write one node after its members; a leaf or a sum below a sum gets its own product."""
     flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
     is_sum = new.kind[node] == SUM
-    decides, wrapper_decides, wrapper_is_sum = new.decides[node], np.int32(-1), new.kind[node] == LEAF
+    decides, wrapper_decides, wrapper_is_sum = new.variable[node], np.int32(-1), new.kind[node] == LEAF
     n_edges, n_leaves = out.sizes[1], out.sizes[2]
     if is_sum:
         for at in range(begin, end):
@@ -162,7 +159,7 @@ def _write_node(new: NewNodes, node: int, begin: Scalar, end: Scalar, work: Work
             if new.kind[member] == PRODUCT:
                 continue
             if new.kind[member] == LEAF:
-                out.leaf_var[n_leaves], out.leaf_start[n_leaves] = new.leaf_var[member], new.leaf_start[member]
+                out.leaf_var[n_leaves], out.leaf_start[n_leaves] = new.variable[member], new.leaf_start[member]
                 n_leaves += 1
             else:
                 out.children[n_edges], out.log_weights[n_edges] = final[member], 0.0
@@ -172,7 +169,7 @@ def _write_node(new: NewNodes, node: int, begin: Scalar, end: Scalar, work: Work
     for at in range(begin, end):
         member = flat_child[at]
         if member >= 0 and new.kind[member] == LEAF:
-            out.leaf_var[n_leaves], out.leaf_start[n_leaves] = new.leaf_var[member], new.leaf_start[member]
+            out.leaf_var[n_leaves], out.leaf_start[n_leaves] = new.variable[member], new.leaf_start[member]
             n_leaves += 1
         else:
             out.children[n_edges] = final[member] if member >= 0 else -1 - member
@@ -192,8 +189,8 @@ def lay_out(root: int, new: NewNodes, work: Workspace, out: LeafLayout) -> None:
         out.sizes[k] = 0
     out.child_ptr[0], out.leaf_ptr[0] = 0, 0
     if new.kind[root] == LEAF:  # the whole circuit is one leaf
-        out.leaf_var[0], out.leaf_start[0] = new.leaf_var[root], new.leaf_start[root]
-        _close_node(out, new.kind[root] == SUM, new.decides[root], out.sizes[1], out.sizes[2] + 1)
+        out.leaf_var[0], out.leaf_start[0] = new.variable[root], new.leaf_start[root]
+        _close_node(out, new.kind[root] == SUM, np.int32(-1), out.sizes[1], out.sizes[2] + 1)
         return
     depth = 1
     stack[0] = root

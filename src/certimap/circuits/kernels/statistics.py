@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.circuits.kernels.arrays import PlanArrays, ProbeArrays
-from certimap.core.arrays import Flags, Floats, Ints, Ints32
-from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS, UNIT_BITS
+from certimap.circuits.kernels.arrays import ProbeArrays
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
+from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, NARROW_BITS, STEPS, SUMS, UNIT_BITS
 from certimap.kernels.jit import jit
+
+LEAST_NARROW = 2.0**-NARROW_BITS  # least positive entry of a narrow leaf
 
 
 @jit()
@@ -29,22 +31,50 @@ def find_floors(
 
 
 @jit()
-def most_roundings(plan: PlanArrays) -> float:
+def rank_leaves(
+    leaf_ptr: Ints, leaf_var: Ints32, leaf_start: Ints, n_states: Ints, by_variable: bool, mantissas: Floats,
+    ranks: Ints8, least: Floats, ends: Ints,
+) -> bool:  # fmt: skip
+    """Rank leaves for products: 0 narrow binary, 1 other narrow, 2 and 3 wide, 4 real ones; whether in order.
+
+    Fill in the least positive entry of each (at most 1), and the ends of ranks 0, 1 and 3, shape (3, n_nodes).
+    """
+    in_order = True
+    for node in range(ends.shape[1]):
+        ends[:, node] = leaf_ptr[node]
+        for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+            size, start, low = n_states[leaf_var[leaf]], leaf_start[leaf], 1.0
+            for at in range(start, start + size):
+                low = mantissas[at] if 0.0 < mantissas[at] < low else low
+            rank = 4 if size == 0 else (2 if low < LEAST_NARROW else 0) + (size != 2)
+            ranks[leaf], least[leaf] = rank, low
+            for k, most in enumerate((0, 1, 3)):
+                ends[k, node] += rank <= most
+            if leaf > leaf_ptr[node] and ranks[leaf - 1] >= rank:
+                is_later = by_variable and leaf_var[leaf - 1] > leaf_var[leaf]
+                in_order = in_order and ranks[leaf - 1] == rank and not is_later
+    return in_order
+
+
+@jit()
+def most_roundings(
+    is_sum: Flags, child_ptr: Ints, children: Ints32, leaf_ptr: Ints, leaf_var: Ints32, offsets: Ints
+) -> float:  # fmt: skip
     """Return the largest number of roundings between the parameters and the root's value."""
-    n_roundings = np.empty(plan.is_sum.shape[0])
-    for node in range(plan.is_sum.shape[0]):
-        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
+    n_roundings = np.empty(is_sum.shape[0])
+    for node in range(is_sum.shape[0]):
+        start, stop = child_ptr[node], child_ptr[node + 1]
         roundings = 0.0
-        if plan.is_sum[node]:
+        if is_sum[node]:
             for edge in range(start, stop):
-                roundings = max(roundings, n_roundings[plan.children[edge]])
+                roundings = max(roundings, n_roundings[children[edge]])
             roundings += 1.0 + (stop - start)
         else:
-            for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
-                variable = plan.leaf_var[leaf]
-                roundings += 2.0 + plan.offsets[variable + 1] - plan.offsets[variable]
+            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+                variable = leaf_var[leaf]
+                roundings += 2.0 + offsets[variable + 1] - offsets[variable]
             for edge in range(start, stop):
-                roundings += 1.0 + n_roundings[plan.children[edge]]
+                roundings += 1.0 + n_roundings[children[edge]]
         n_roundings[node] = roundings
     return n_roundings[-1]
 

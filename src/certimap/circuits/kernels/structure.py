@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
-from certimap.core.arrays import Floats, Ints, Ints8, Ints32
+from certimap.core.arrays import Flags, Floats, Ints, Ints8, Ints32
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -262,6 +262,20 @@ def decided_variables(
         count[node] = kept
         used += kept
     return circuit.kind.shape[0]
+
+
+@jit()
+def join(first: Ints, members: Ints32, shift: int, cut: Flags, label: Ints32) -> None:
+    """Join nodes that are not cut with their members, shifted; `label` is the least one of each component."""
+    for node in range(cut.shape[0]):
+        for at in range(first[node], first[node] if cut[node] else first[node + 1]):
+            a, b = label[node], label[members[at] + shift]
+            while label[a] != a or label[b] != b:
+                label[a], label[b] = label[label[a]], label[label[b]]
+                a, b = label[a], label[b]
+            label[max(a, b)] = min(a, b)
+    for member in range(label.shape[0]):  # in rising order: the label of the label is final
+        label[member] = label[label[member]]
 
 
 NEGLIGIBLE = 40.0  # nats below a leaf's mass at which the rounding of an entry becomes negligible
