@@ -166,7 +166,7 @@ def test_trials_that_a_scheduler_gives_up_are_handed_out_once_more(scheduler, tm
 
     with pytest.warns(RuntimeWarning) as warned, executor_named(f"dask:{address}") as executor:
         run_twenty(plan(tmp_path / "there"), executor=losing(first, executor))
-    assert [str(w.message).split(";")[0] for w in warned] == ["1 of 2 workers left the cluster meanwhile"]
+    assert [str(w.message).split(";")[0] for w in warned] == ["1 of 2 workers left the cluster"]
     assert len(told_of(tmp_path / "here")) == 64
     assert told_of(tmp_path / "there") == told_of(tmp_path / "here")
 

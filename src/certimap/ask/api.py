@@ -74,12 +74,7 @@ def map_query(
 ) -> ResultList[MapResult]: ...
 @overload
 def map_query(
-    model: Any,
-    variables: Names = None,
-    evidence: Rows = ...,
-    *,
-    errors: OnError,
-    **settings: Unpack[MapSettings],
+    model: Any, variables: Names = None, evidence: Rows = ..., *, errors: OnError, **settings: Unpack[MapSettings]
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
 def map_query(  # pyright: ignore[reportOverlappingOverload]  # without evidence, as the first
@@ -228,10 +223,7 @@ def map_query(
 
 
 def _answer_rows(
-    session: Session,
-    rows: Sequence[BatchRow],
-    rng: Any,
-    how: tuple[OnError, int | None, Any, Progress],
+    session: Session, rows: Sequence[BatchRow], rng: Any, how: tuple[OnError, int | None, Any, Progress]
 ) -> ResultList[Any]:
     """Answer each row of a table; `how` is (errors, n_jobs, executor, progress) as in `map_query`."""
     errors, n_jobs, executor, progress = how

@@ -85,8 +85,7 @@ def convert(
     target: Annotated[Path, argument(metavar="B", help="The file to write.")],
     encoding: EncodingOption = None,
     weights: Annotated[
-        Path | None,
-        typer.Option(help="Of .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."),
+        Path | None, typer.Option(help="Of .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF.")
     ] = None,
     do: options.DoOption = None,
 ) -> None:

@@ -69,9 +69,7 @@ def workers_of(n_jobs: int | None, executor: Any) -> Generator[Executor | None]:
         before = _there(client)
         yield executor
         if lost := before - _there(client):  # dask itself hands their tasks to others silently
-            told = (
-                f"{len(lost)} of {len(before)} workers left the cluster meanwhile; others did what they had begun"
-            )
+            told = f"{len(lost)} of {len(before)} workers left the cluster; others did what they had begun"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         return
     pool = process_pool(n_jobs)
@@ -83,7 +81,7 @@ def workers_of(n_jobs: int | None, executor: Any) -> Generator[Executor | None]:
 
 def _there(client: Any) -> set[str]:
     """Return the addresses of a dask `Client`'s workers; none without its scheduler, or for any other object."""
-    with suppress(AttributeError, OSError):
+    with suppress(AttributeError, OSError, TypeError):
         return set(client.nthreads())
     return set()
 

@@ -18,13 +18,7 @@ from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.errors import DataError, ModelError
 from certimap.learn.batched_em import BatchedEM, BatchLearner
-from certimap.learn.estimator import (
-    LearnerSettings,
-    Seed,
-    learned_by,
-    single_threaded_blas,
-    split_rows,
-)
+from certimap.learn.estimator import LearnerSettings, Seed, learned_by, single_threaded_blas, split_rows
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes, counts_of_clusters, split_states
 from certimap.learn.leaves import Bars, densest, families_of

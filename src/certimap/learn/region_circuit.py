@@ -17,13 +17,7 @@ from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.batched_em import BatchedEM, BatchLearner, ExpectedCounts, RowPasses
 from certimap.learn.clusters import row_clusters
-from certimap.learn.estimator import (
-    LearnerSettings,
-    Seed,
-    learned_by,
-    single_threaded_blas,
-    split_rows,
-)
+from certimap.learn.estimator import LearnerSettings, Seed, learned_by, single_threaded_blas, split_rows
 from certimap.learn.leaves import Bars
 from certimap.learn.table import DataTable, one_hot
 

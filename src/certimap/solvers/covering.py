@@ -78,12 +78,7 @@ def run(
 
 
 def _covering(
-    found: MapResult,
-    request: Request,
-    facts: Facts,
-    n_runs: int,
-    n_points: int,
-    total: tuple[float, float] | None,
+    found: MapResult, request: Request, facts: Facts, n_runs: int, n_points: int, total: tuple[float, float] | None
 ) -> tuple[MapResult, TopMass]:
     """Return a run's result with the chance of failure of all runs, and what its list says about the mass."""
     certificate, slack, goal = found.certificate, 2.0 * max(bounds.SLACK, facts.log_slack), request.top_mass or 1.0
