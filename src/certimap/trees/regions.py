@@ -238,19 +238,20 @@ class _Layout:
         """Return gather and scatter of child c of region i, and how many configurations its separator lacks."""
         bucket = self.buckets[i]
         axes = [*self.shared[i][0], *self.shared[i][1], bucket.own]
-        shape = [self.sizes[v] for v in axes]
-        size = self._count(axes)
-        states = dict(zip(axes, np.unravel_index(np.arange(size), shape), strict=True))
         separator = self.separator(c)
         lacking = [v for v in axes if v in self.positions and v not in separator]
-        gather, scatter = (self._ravel(own, states, size) for own in (separator, [*separator, *lacking]))
+        gather, scatter = (self._places(axes, own) for own in (separator, [*separator, *lacking]))
         return gather, scatter, self._count(lacking)
 
-    def _ravel(self, variables: Sequence[int], states: Mapping[int, Ints], size: int) -> Ints:
-        index = np.zeros(size, np.int64)
-        for v in variables:
-            index = index * self.sizes[v] + states[v]
-        return index
+    def _places(self, axes: Sequence[int], own: Sequence[int]) -> Ints:
+        """Return the place that each joint state of `axes` has among the joint states of some of them."""
+        strides, stride = dict.fromkeys(axes, 0), 1
+        for v in reversed(own):
+            strides[v], stride = stride, stride * self.sizes[v]
+        places = np.zeros(1, np.int64)
+        for v in axes:
+            places = np.add.outer(places, strides[v] * np.arange(self.sizes[v])).ravel()
+        return places
 
 
 Factor = tuple[Sequence[int], Wide]
