@@ -352,6 +352,23 @@ def test_a_dear_first_piece_waits_until_the_others_have_worked() -> None:
     assert ledger.satisfied or sum(part.work for part in state.parts) >= needs
 
 
+@pytest.mark.parametrize(("start", "is_left_out"), [(1.0, False), (1e-9, True)])
+def test_larger_mini_buckets_wait_and_are_left_out_if_too_slow(start: float, is_left_out: bool) -> None:
+    model, query = grid(8, 3, 20)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    tuning = portfolio.TurnTuning(turn=1.0, trials=1.0, bits=(2.0, 9.0), iterations=0, start=start)
+    solver, ledger = Portfolio(tuning), Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, Control.starting_now(60.0), np.random.default_rng(0))
+    buckets = state.parts[1]
+    solver._run(buckets, state, ledger)
+    assert (buckets.solver, buckets.done) == (WeightedMiniBuckets(None, 0, 2.0), False)
+    work = buckets.work
+    solver._run(buckets, state, ledger)  # the larger tables begin, and do nothing yet
+    assert buckets.solver == WeightedMiniBuckets(None, 0, 9.0)
+    assert (buckets.done, buckets.work) == (is_left_out, work)
+    assert (buckets.needs > work) is not is_left_out
+
+
 def test_an_and_or_search_counts_its_sums_and_ends_a_step_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, query = grid(6, 5, 14)
     posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))

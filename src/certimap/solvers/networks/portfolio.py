@@ -233,13 +233,15 @@ class Portfolio(Solver, name="portfolio", needs=(NetworkPosterior | AsNetwork,),
             while part.work < end and not part.done and not ledger.satisfied and not state.control.should_stop:
                 if part.solver is None or part.state.done:
                     self._begin(part, state)
+                    if part.work and isinstance(part.solver, WeightedMiniBuckets) and self._is_dear(part, state):
+                        return
                     continue
                 before = part.effort
                 part.state = part.solver.step(part.state, ledger)
-                if isinstance(part.solver, FullWidth) and self._is_early(
-                    part, part.solver.foreseen(part.state), state
-                ):
-                    return
+                if isinstance(part.solver, FullWidth):
+                    foreseen = part.solver.foreseen(part.state)
+                    if self._is_early(part, foreseen, self.tuning.patience * foreseen, state):
+                        return
                 spent = part.weight * max(part.effort.work - before.work, 1)
                 part.work += spent
                 if isinstance(part.solver, AndOrBranchAndBound) and not before.work:
@@ -252,9 +254,15 @@ class Portfolio(Solver, name="portfolio", needs=(NetworkPosterior | AsNetwork,),
         except TooLarge:
             part.done = True
 
-    def _is_early(self, part: PortfolioPart, foreseen: float, state: PortfolioState) -> bool:
-        """Whether a first piece is so dear that the other parts go on before it; they have as much work first."""
-        needs = self.tuning.patience * foreseen
+    def _is_dear(self, part: PortfolioPart, state: PortfolioState) -> bool:
+        """Whether larger mini-buckets are left out as too slow for the time limit, or wait for the other parts."""
+        assert isinstance(part.solver, WeightedMiniBuckets)
+        foreseen = part.weight * part.solver.foreseen(part.state)
+        part.done = foreseen > self._most(state.control, self.tuning.start)
+        return part.done or self._is_early(part, foreseen, foreseen, state)
+
+    def _is_early(self, part: PortfolioPart, foreseen: float, needs: float, state: PortfolioState) -> bool:
+        """Whether a piece is so dear that the other parts go on before it, until all have had what it needs."""
         is_early = foreseen > self.tuning.trials and needs > sum(p.work for p in state.parts)
         part.needs = needs if is_early else 0.0
         return is_early

@@ -85,6 +85,10 @@ class WeightedMiniBuckets(WholeSpaceSolver, name="wmb", needs=(NetworkPosterior,
     def effort(self, state: MiniBucketState) -> Effort:
         return Effort(n_bytes=state.tree.n_bytes, work=state.work)
 
+    def foreseen(self, state: MiniBucketState) -> float:
+        """Return the work of a step: entries of tables, for each of its iterations."""
+        return float(max(1, self.iterations // 6) * state.tree.n_entries)
+
     def step(self, state: MiniBucketState, ledger: Ledger) -> MiniBucketState:
         """Bound and decode as things stand, then take a share of the iterations."""
         if state.tightener is not None:
