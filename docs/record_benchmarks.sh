@@ -69,7 +69,8 @@ for section in ${*:-$all}; do
             --solvers independent,max_product,argmax_product,frontier,auto
         ;;
     samplers)
-        twenty samplers --circuits learnspn --queries 2 --time-limit 10 --jobs 2 --solvers pac,smooth_pac,auto
+        twenty samplers --circuits learnspn --queries 2 --time-limit 10 --jobs 2 \
+            --solvers independent,max_product,argmax_product,pac,smooth_pac,auto
         ;;
     warm)
         twenty warm --circuits learnspn --splits 25/75 --queries 20 --time-limit 0 --jobs 2 \

@@ -76,6 +76,19 @@ def tables_under(text: str, heading: str) -> Iterator[list[Row]]:
             yield [dict(zip(header, row, strict=True)) for row in rows]
 
 
+def _first_table(section: str, text: str, heading: str) -> list[Row]:
+    """Return the first table under a heading.
+
+    Raises
+    ------
+    BenchError
+        When the section has none yet.
+    """
+    for rows in tables_under(text, heading):
+        return rows
+    raise BenchError(f"section {section!r} has no table {heading!r}; record it first")
+
+
 def standings(section: str, text: str) -> Iterator[Standing]:
     """Yield how each method of a section did, over all its splits and circuits."""
     cases = [row for rows in tables_under(text, BY_CASE) for row in rows]
@@ -155,11 +168,13 @@ def _plots(texts: Mapping[str, str], found: Sequence[Standing], folder: Path) ->
             section = {"networks": "peers", "circuits": "learnspn"}[name]
             _bars(axes, [one for one in found if one.section == section])
         elif name == "mpe":
-            _within(axes, next(tables_under(texts["mpe"], BY_CASE)))
+            _within(axes, _first_table("mpe", texts["mpe"], BY_CASE))
         elif name == "scale":
-            _growth(axes, next(tables_under(texts["growth"], "Growth: processor seconds by number of variables")))
+            _growth(
+                axes, _first_table("growth", texts["growth"], "Growth: processor seconds by number of variables")
+            )
         else:
-            _first_answers(axes, next(tables_under(texts["start"], "From a new process")))
+            _first_answers(axes, _first_table("start", texts["start"], "From a new process"))
         figure.savefig(folder / f"{name}.png", dpi=110, metadata={"Software": None})
         yield title, folder / f"{name}.png"
 
