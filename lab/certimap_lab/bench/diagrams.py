@@ -105,7 +105,7 @@ def run_diagrams(folder: Path, time_limit: float, say: Callable[[str], None]) ->
     table.notes.append(
         f"Processor seconds, file read and code loaded; at most {time_limit:g} s each. {PEER} "
         f"(ShaferShenoyLIMIDInference, {PEER_MEMORY >> 30} GiB) refuses diagrams that it does not find solvable; "
-        "its answers with limited memory carry no bound."
+        "its answers with limited memory carry no bound. Crashed: its process ended without an answer."
     )
     return table
 
