@@ -124,11 +124,18 @@ for section in ${*:-$all}; do
         $certimap bench networks --parity 48,96 --out runs/parity --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192
         ;;
     reproduction)
+        if [ ! -d runs/reproduction ]; then # hours of trials: the records so far lie beside the pages
+            mkdir -p runs/reproduction
+            cp docs/reproduction/*.json runs/reproduction
+            gzip -dc docs/reproduction/trials.jsonl.gz > runs/reproduction/trials.jsonl
+        fi
         twenty reproduction --circuits learnspn --time-limit 0 --max-samples 2500000 --jobs 2 \
             --solvers independent,paper_max_product,max_product,argmax_product,hybrid_bp,paper_pac,paper,auto
         twenty reproduction --circuits learnspn --splits 20/80,50/50 --queries 5 --time-limit 0 --max-samples 2500000 \
             --jobs 2 --solvers itself
         $certimap bench reproduction runs/reproduction --into docs/reproduction.md
+        gzip -9nc runs/reproduction/trials.jsonl > docs/reproduction/trials.jsonl.gz
+        cp runs/reproduction/run.json runs/reproduction/circuits.json docs/reproduction
         continue
         ;;
     scale)
