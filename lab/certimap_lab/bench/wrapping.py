@@ -1,4 +1,4 @@
-"""Lines of the pages that benchmarks write: prose and commands within 115 columns, tables as they are."""
+"""Lines of pages that benchmarks write: prose, pictures and commands within 115 columns, tables as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def wrapped(page: str) -> str:
     """Wrap the long lines of a Markdown page; a command goes on in the next line behind a backslash."""
     lines: list[str] = []
     for line in page.split("\n"):
-        if len(line) <= WIDTH or line.startswith(("|", "#", "!", "<")):
+        if len(line) <= WIDTH or line.startswith(("|", "#", "<")):
             lines.append(line)
         elif line.startswith(CODE):
             lines += _wrapped_command(line[len(CODE) :])
